@@ -1,0 +1,339 @@
+"""Every setting, frozen and checked, as a value that can be written to TOML and read back.
+
+`ModelConfig` says what the network is; `DataConfig` how text becomes batches; `TrainingConfig` how weights are
+found; `DecodingConfig` how sentences are. `RunConfig` is the four together: one file, one run. Nothing here knows
+torch, so that reading a settings file is instant.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from pellucid.errors import ConfigError
+
+__all__ = [
+    "BEGIN_ID",
+    "END_ID",
+    "PAD_ID",
+    "UNKNOWN_ID",
+    "DataConfig",
+    "DecodingConfig",
+    "ModelConfig",
+    "RunConfig",
+    "TrainingConfig",
+]
+
+PAD_ID, UNKNOWN_ID, BEGIN_ID, END_ID = 0, 1, 2, 3
+"""The four ids that are not text, the same in every vocabulary."""
+
+Count = Annotated[int, Field(ge=1)]
+Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Settings(BaseModel):
+    """A group of settings: keyword-only, immutable, and helpful about slips."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
+    section: ClassVar[str]
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(self._explain(error)) from None
+
+    def replace(self, **changes: Any) -> Self:
+        """The same settings with some of them changed, checked again.
+
+        >>> ModelConfig.tiny(source_vocab_size=11, target_vocab_size=13).replace(dropout=0.2).dropout
+        0.2
+        """
+        return type(self)(**{**self.model_dump(), **changes})
+
+    @classmethod
+    def _explain(cls, error: ValidationError) -> str:
+        """The first fault, as one sentence: what was given, what was needed, what to do."""
+        fault = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in fault["loc"])
+        if fault["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(name, cls.model_fields, n=1)
+            advice = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(cls.model_fields)}"
+            return f"{cls.section}: unknown setting '{name}'; {advice}"
+        message = fault["msg"].removeprefix("Value error, ")
+        message = message[0].lower() + message[1:]
+        if not name:
+            return f"{cls.section}: {message}"
+        return f"{cls.section}: '{name}' was given {fault['input']!r}, but {message.replace('input', 'it')}"
+
+
+class ModelConfig(Settings):
+    """The network: its widths, depths and habits (Vaswani et al. 2017, section 3 and table 3).
+
+    `norm` is "post" (the paper: LayerNorm(x + Sublayer(x))) or "pre" (x + Sublayer(LayerNorm(x))). `tie_embeddings`
+    shares weights: "decoder" between target embedding and output projection, "all" with the source embedding too,
+    which needs one shared vocabulary. `dropout` acts where the paper has it: on each sublayer's output and on the sum
+    of embeddings and positions; `attention_dropout` and `activation_dropout` are separate, and off by default.
+    """
+
+    section = "model"
+
+    source_vocab_size: Annotated[int, Field(ge=4)] = 8000
+    target_vocab_size: Annotated[int, Field(ge=4)] = 8000
+    d_model: Count = 512
+    num_heads: Count = 8
+    d_ff: Count = 2048
+    num_encoder_layers: Count = 6
+    num_decoder_layers: Count = 6
+    dropout: Probability = 0.1
+    attention_dropout: Probability = 0.0
+    activation_dropout: Probability = 0.0
+    norm: Literal["pre", "post"] = "post"
+    activation: Literal["relu", "gelu"] = "relu"
+    positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
+    position_layout: Literal["interleaved", "halves"] = "interleaved"
+    max_positions: Count = 1024
+    tie_embeddings: Literal["none", "decoder", "all"] = "none"
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.d_model % self.num_heads:
+            raise ValueError(
+                f"d_model {self.d_model} does not divide into {self.num_heads} heads; "
+                "choose num_heads that divides d_model"
+            )
+        if self.tie_embeddings == "all" and self.source_vocab_size != self.target_vocab_size:
+            raise ValueError(
+                "tie_embeddings = 'all' needs one vocabulary for both languages, but source_vocab_size is "
+                f"{self.source_vocab_size} and target_vocab_size {self.target_vocab_size}; "
+                "make them equal, or tie 'decoder' or 'none'"
+            )
+        return self
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one head: d_model / num_heads."""
+        return self.d_model // self.num_heads
+
+    @classmethod
+    def base(cls, **changes: Any) -> Self:
+        """The paper's base model (table 3): 37,000 shared byte pairs and, with one vocabulary, all three tied.
+
+        >>> ModelConfig.base().d_ff
+        2048
+        """
+        return cls._paper({}, changes)
+
+    @classmethod
+    def big(cls, **changes: Any) -> Self:
+        """The paper's big model (table 3)."""
+        return cls._paper({"d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3}, changes)
+
+    @classmethod
+    def _paper(cls, sizes: Mapping[str, Any], changes: Mapping[str, Any]) -> Self:
+        settings = {"source_vocab_size": 37000, "target_vocab_size": 37000, **sizes, **changes}
+        shared = settings["source_vocab_size"] == settings["target_vocab_size"]
+        return cls(**{"tie_embeddings": "all" if shared else "none", **settings})
+
+    @classmethod
+    def small(cls, **changes: Any) -> Self:
+        """A model that a laptop trains overnight: 7.6 M parameters with a tied vocabulary of 8,000."""
+        sizes: dict[str, Any] = {"d_model": 256, "num_heads": 4, "d_ff": 1024, "norm": "pre"}
+        return cls(**{**sizes, "num_encoder_layers": 3, "num_decoder_layers": 3, **changes})
+
+    @classmethod
+    def tiny(cls, **changes: Any) -> Self:
+        """A model for trying things out: it learns ten sentences in seconds."""
+        sizes: dict[str, Any] = {"d_model": 64, "num_heads": 4, "d_ff": 128, "norm": "pre"}
+        return cls(**{**sizes, "num_encoder_layers": 2, "num_decoder_layers": 2, **changes})
+
+
+class DataConfig(Settings):
+    """How text becomes batches.
+
+    `tokenizer` is SentencePiece's "unigram" or "bpe". `normalization` is applied to text before it is cut into pieces:
+    "identity" changes nothing, "nfkc" and "nmt_nfkc" are SentencePiece's rules; all of them turn runs of spaces into
+    one and drop spaces at both ends. `max_length` counts a side's tokens with the end mark; `over_length` says what
+    happens to a longer pair: "drop" leaves it out and reports its line, "truncate" cuts it.
+    `batch_tokens` bounds a batch's padded size: rows times (longest source + longest target).
+    """
+
+    section = "data"
+
+    tokenizer: Literal["unigram", "bpe"] = "unigram"
+    shared_vocabulary: bool = True
+    normalization: Literal["identity", "nfkc", "nmt_nfkc"] = "identity"
+    vocabulary_lines: Count = 200_000
+    max_length: Annotated[int, Field(ge=2)] = 256
+    over_length: Literal["drop", "truncate"] = "drop"
+    batch_tokens: Count = 4096
+    held_out: Count = 500
+
+
+class TrainingConfig(Settings):
+    """How weights are found.
+
+    `learning_rate` is the peak, reached exactly at step `warmup`, after which it falls with the inverse square root of
+    the step; over the last `cooldown` steps it falls in a straight line towards zero instead. One step is `accumulate`
+    batches. `steps` bounds the run, and `minutes`, where given, chooses `steps` once, by timing this machine, when the run
+    begins. `validate_every` steps the validation loss is measured and the first `validation_lines` are translated for
+    BLEU and chrF; `best` says which of these decides the best weights. `save_every` steps all that a resumption
+    needs is written; the newest `keep` such checkpoints stay.
+    """
+
+    section = "training"
+
+    steps: Count = 20_000
+    minutes: Positive | None = None
+    warmup: Count = 1000
+    cooldown: Annotated[int, Field(ge=0)] = 0
+    learning_rate: Positive = 1e-3
+    betas: tuple[Probability, Probability] = (0.9, 0.98)
+    epsilon: Positive = 1e-9
+    weight_decay: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
+    clip_norm: Positive | None = 1.0
+    accumulate: Count = 1
+    label_smoothing: Probability = 0.1
+    precision: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
+    seed: Annotated[int, Field(ge=0)] = 1
+    log_every: Count = 50
+    validate_every: Count = 500
+    validation_lines: Annotated[int, Field(ge=0)] = 200
+    best: Literal["chrf", "bleu", "loss"] = "chrf"
+    save_every: Count = 500
+    keep: Count = 5
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.cooldown > self.steps:
+            raise ValueError(f"cooldown is {self.cooldown} steps of only {self.steps}; make it shorter")
+        if self.best != "loss" and not self.validation_lines:
+            raise ValueError(
+                f"best = '{self.best}' needs translations, but validation_lines is 0; "
+                "raise it, or choose best = 'loss'"
+            )
+        return self
+
+
+class DecodingConfig(Settings):
+    """How sentences are found: the beam's width, GNMT's length penalty, and how long a translation may be.
+
+    A translation may have at most `length_ratio` times its source's tokens plus `length_extra`.
+    """
+
+    section = "decoding"
+
+    beam: Count = 4
+    length_penalty: Finite = 0.6
+    length_ratio: Positive = 2.0
+    length_extra: Annotated[int, Field(ge=1)] = 10
+    batch_tokens: Count = 4096
+
+
+class RunConfig(Settings):
+    """All settings of one run, as they stand in its `run.toml`.
+
+    >>> RunConfig.from_toml("[training]\\nsteps = 300").training.steps
+    300
+    >>> RunConfig.from_toml("[training]\\nstpes = 300")
+    Traceback (most recent call last):
+        ...
+    pellucid.errors.ConfigError: training: unknown setting 'stpes'; did you mean 'steps'?
+    """
+
+    section = "settings"
+
+    model: ModelConfig = Field(default_factory=ModelConfig.small)
+    data: DataConfig = Field(default_factory=DataConfig)
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
+    decoding: DecodingConfig = Field(default_factory=DecodingConfig)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        sizes = (self.model.source_vocab_size, self.model.target_vocab_size)
+        if self.data.shared_vocabulary and sizes[0] != sizes[1]:
+            raise ValueError(
+                f"data.shared_vocabulary is true, but model.source_vocab_size is {sizes[0]} and "
+                f"model.target_vocab_size {sizes[1]}; make them equal, or set data.shared_vocabulary = false"
+            )
+        if self.model.tie_embeddings == "all" and not self.data.shared_vocabulary:
+            raise ValueError(
+                "model.tie_embeddings = 'all' needs data.shared_vocabulary = true; share the vocabulary, "
+                "or tie 'decoder' or 'none'"
+            )
+        if self.model.positions == "learned" and self.data.max_length > self.model.max_positions:
+            raise ValueError(
+                f"data.max_length {self.data.max_length} is past the {self.model.max_positions} positions that the "
+                "model learns; raise model.max_positions, or lower data.max_length"
+            )
+        return self
+
+    @classmethod
+    def from_toml(cls, text: str, overrides: Sequence[str] = ()) -> Self:
+        """Read settings from TOML and apply `section.name=value` overrides, later ones winning.
+
+        Settings left out have the defaults of a small model, tied as far as its vocabularies allow. Values of overrides
+        are TOML; what is not TOML is a string.
+
+        Raises:
+            ConfigError: the text is not TOML, or a setting is unknown or cannot have its value.
+        """
+        try:
+            table: dict[str, Any] = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"the settings are not TOML: {error}; see `pellucid info` for an example") from None
+        for override in overrides:
+            _apply(table, override)
+        unknown = [name for name in table if name not in cls.model_fields]
+        if unknown:
+            near = difflib.get_close_matches(unknown[0], cls.model_fields, n=1) or list(cls.model_fields)
+            raise ConfigError(f"settings: unknown section '{unknown[0]}'; did you mean '{near[0]}'?")
+        for name, section in table.items():
+            if not isinstance(section, dict):
+                raise ConfigError(f"settings: '{name}' was given {section!r}, but it is a section; write [{name}]")
+        data = DataConfig(**table.get("data", {}))
+        tied = "all" if data.shared_vocabulary else "decoder"
+        return cls(
+            model=ModelConfig.small(**{"tie_embeddings": tied, **table.get("model", {})}),
+            data=data,
+            training=TrainingConfig(**table.get("training", {})),
+            decoding=DecodingConfig(**table.get("decoding", {})),
+        )
+
+    @classmethod
+    def from_file(cls, path: Path | None, overrides: Sequence[str] = ()) -> Self:
+        """Read settings from a TOML file, or begin from the defaults where there is none."""
+        if path is None:
+            return cls.from_toml("", overrides)
+        try:
+            return cls.from_toml(path.read_text(encoding="utf-8"), overrides)
+        except OSError as error:
+            raise ConfigError(f"the settings {path} cannot be read ({error.strerror}); check the path") from None
+        except (ConfigError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: {error}") from None
+
+    def to_toml(self) -> str:
+        """Write every setting, so that a later version's defaults cannot change an old run."""
+        return tomli_w.dumps(self.model_dump(exclude_none=True, mode="json"))
+
+
+def _apply(table: dict[str, Any], override: str) -> None:
+    """Set one `section.name=value` in a table of settings."""
+    name, equals, value = override.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not (equals and dot and key):
+        raise ConfigError(f"--set was given '{override}', but it takes section.name=value, as in training.steps=5000")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    group = table.setdefault(section, {})
+    if not isinstance(group, dict):
+        raise ConfigError(f"settings: '{section}' was given {group!r}, but it is a section; write [{section}]")
+    group[key] = parsed

@@ -25,13 +25,16 @@ from collections.abc import Sequence
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-__all__ = ["Heads", "Ids", "Lengths", "Logits", "Look", "States", "Weights"]
+__all__ = ["Heads", "Ids", "Lengths", "Logits", "Look", "Rows", "States", "Weights"]
 
 Ids = Int[Tensor, "batch length"]
 """Token ids: integers, padded at the end with 0."""
 
-Lengths = Int[Tensor, "batch"] | Sequence[int]
+Lengths = Int[Tensor, " batch"] | Sequence[int]
 """Real tokens per sentence: a tensor or plain numbers."""
+
+Rows = Int[Tensor, " rows"]
+"""Indices of samples to keep, in order; one may be named several times."""
 
 States = Float[Tensor, "batch length d_model"]
 """What layers take and give."""

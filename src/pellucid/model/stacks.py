@@ -1,0 +1,93 @@
+"""The encoder and the decoder joined: states in, states out, as in the middle of the paper's figure 1."""
+
+from torch import nn
+
+from pellucid.masks import Seq2SeqMasks
+from pellucid.model.attention import Backend, MultiHeadAttention
+from pellucid.model.decoder import Decoded, Decoder, DecoderLayer
+from pellucid.model.encoder import Encoder, EncoderLayer
+from pellucid.model.sublayer import Activation, FeedForward, Norm, Residual
+from pellucid.shapes import States
+
+__all__ = ["EncoderDecoder"]
+
+
+class EncoderDecoder(nn.Module):
+    """The two stacks: states in, states out, as `torch.nn.Transformer`, without embeddings or projection.
+
+    Args:
+        d_model: width of the states.
+        num_heads: heads of each attention.
+        num_encoder_layers: depth of the encoder.
+        num_decoder_layers: depth of the decoder.
+        d_ff: width inside the feed-forward blocks.
+        dropout: on each sublayer's output, while training.
+        attention_dropout: on attention weights, while training.
+        activation_dropout: inside the feed-forward blocks, while training.
+        norm: "post" (the paper) or "pre".
+        activation: "relu" (the paper) or "gelu".
+        bias: whether linear maps and norms add a bias.
+        eps: the norms' guard against division by zero.
+        final_norm: whether each stack ends with a norm of its own; None means that pre-norm stacks do.
+        backend: how attention is computed.
+
+    >>> import torch
+    >>> from pellucid import masks
+    >>> stacks = EncoderDecoder(d_model=12, num_heads=3, num_encoder_layers=1, num_decoder_layers=1, d_ff=24)
+    >>> stacks(torch.zeros(2, 5, 12), torch.zeros(2, 4, 12), masks.seq2seq(source_lengths=(5, 3))).shape
+    torch.Size([2, 4, 12])
+    """
+
+    def __init__(
+        self,
+        *,
+        d_model: int = 512,
+        num_heads: int = 8,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        d_ff: int = 2048,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        activation_dropout: float = 0.0,
+        norm: Norm = "post",
+        activation: Activation = "relu",
+        bias: bool = True,
+        eps: float = 1e-5,
+        final_norm: bool | None = None,
+        backend: Backend = "auto",
+    ) -> None:
+        super().__init__()
+
+        def attention() -> MultiHeadAttention:
+            return MultiHeadAttention(d_model, num_heads, bias=bias, dropout=attention_dropout, backend=backend)
+
+        def feed_forward() -> FeedForward:
+            return FeedForward(d_model, d_ff, activation=activation, bias=bias, dropout=activation_dropout)
+
+        def residual() -> Residual:
+            return Residual(d_model, norm=norm, dropout=dropout, eps=eps, bias=bias)
+
+        def last() -> nn.LayerNorm | None:
+            wanted = norm == "pre" if final_norm is None else final_norm
+            return nn.LayerNorm(d_model, eps=eps, bias=bias) if wanted else None
+
+        self.encoder = Encoder(
+            (EncoderLayer(attention(), feed_forward(), residual(), residual()) for _ in range(num_encoder_layers)),
+            last(),
+        )
+        self.decoder = Decoder(
+            (
+                DecoderLayer(attention(), attention(), feed_forward(), residual(), residual(), residual())
+                for _ in range(num_decoder_layers)
+            ),
+            last(),
+        )
+        for parameter in self.parameters():
+            if parameter.dim() == 2:
+                nn.init.xavier_uniform_(parameter)
+
+    def forward(self, source: States, target: States, masks: Seq2SeqMasks) -> States:
+        """(B, S, d_model) and (B, T, d_model) -> (B, T, d_model), each attention under its own mask."""
+        memory, _ = self.encoder(source, masks.encoder)
+        decoded: Decoded = self.decoder(target, memory, masks.decoder, masks.cross)
+        return decoded.states

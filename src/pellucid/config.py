@@ -161,7 +161,9 @@ class DataConfig(Settings):
     "identity" changes nothing, "nfkc" and "nmt_nfkc" are SentencePiece's rules; all of them turn runs of spaces into
     one and drop spaces at both ends. `max_length` counts a side's tokens with the end mark; `over_length` says what
     happens to a longer pair: "drop" leaves it out and reports its line, "truncate" cuts it.
-    `batch_tokens` bounds a batch's padded size: rows times (longest source + longest target).
+    `batch_tokens` bounds a batch's padded size: rows times (longest source + longest target). `held_out` pairs are taken
+    out for validation where none are given, a tenth of all at most. `target_language`, a code such as "de" or "zh",
+    chooses how BLEU cuts words.
     """
 
     section = "data"
@@ -174,17 +176,21 @@ class DataConfig(Settings):
     over_length: Literal["drop", "truncate"] = "drop"
     batch_tokens: Count = 4096
     held_out: Count = 500
+    target_language: str = ""
 
 
 class TrainingConfig(Settings):
     """How weights are found.
 
     `learning_rate` is the peak, reached exactly at step `warmup`, after which it falls with the inverse square root of
-    the step; over the last `cooldown` steps it falls in a straight line towards zero instead. One step is `accumulate`
-    batches. `steps` bounds the run, and `minutes`, where given, chooses `steps` once, by timing this machine, when the run
-    begins. `validate_every` steps the validation loss is measured and the first `validation_lines` are translated for
-    BLEU and chrF; `best` says which of these decides the best weights. `save_every` steps all that a resumption
-    needs is written; the newest `keep` such checkpoints stay.
+    the step; over the last share `cooldown` of the steps it falls towards zero as well. One step is `accumulate`
+    batches, shared out over all processes. `steps` bounds the run; `minutes`, where given, chooses `steps` instead,
+    once, by timing this machine when the run begins, and keeps `warmup` to at most a fifth of them. `precision` "auto"
+    chooses once too, the faster of float32 and bfloat16.
+
+    Every `validate_every` steps the validation loss is measured and the first `validation_lines` are translated for
+    BLEU and chrF; `best` says which of these decides the best weights. Every `save_every` steps all that a resumption
+    needs is written, and the newest `keep` such checkpoints stay. `tensorboard` writes its event files too.
     """
 
     section = "training"
@@ -192,7 +198,7 @@ class TrainingConfig(Settings):
     steps: Count = 20_000
     minutes: Positive | None = None
     warmup: Count = 1000
-    cooldown: Annotated[int, Field(ge=0)] = 0
+    cooldown: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     learning_rate: Positive = 1e-3
     betas: tuple[Probability, Probability] = (0.9, 0.98)
     epsilon: Positive = 1e-9
@@ -208,15 +214,13 @@ class TrainingConfig(Settings):
     best: Literal["chrf", "bleu", "loss"] = "chrf"
     save_every: Count = 500
     keep: Count = 5
+    tensorboard: bool = False
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.cooldown > self.steps:
-            raise ValueError(f"cooldown is {self.cooldown} steps of only {self.steps}; make it shorter")
         if self.best != "loss" and not self.validation_lines:
             raise ValueError(
-                f"best = '{self.best}' needs translations, but validation_lines is 0; "
-                "raise it, or choose best = 'loss'"
+                f"best = '{self.best}' needs translations, but validation_lines is 0; raise it, or choose best = 'loss'"
             )
         return self
 
@@ -237,11 +241,11 @@ class DecodingConfig(Settings):
 
 
 class RunConfig(Settings):
-    """All settings of one run, as they stand in its `run.toml`.
+    r"""All settings of one run, as they stand in its `run.toml`.
 
-    >>> RunConfig.from_toml("[training]\\nsteps = 300").training.steps
+    >>> RunConfig.from_toml("[training]\nsteps = 300").training.steps
     300
-    >>> RunConfig.from_toml("[training]\\nstpes = 300")
+    >>> RunConfig.from_toml("[training]\nstpes = 300")
     Traceback (most recent call last):
         ...
     pellucid.errors.ConfigError: training: unknown setting 'stpes'; did you mean 'steps'?

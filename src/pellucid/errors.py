@@ -8,6 +8,7 @@
     ├── ShapeError         tensors whose sizes do not fit together
     ├── PositionError      a position past the last one that a learned table knows
     ├── RunError           a run folder that cannot be written, read or resumed
+    ├── TrainingError      a training that cannot go on
     ├── DecodingError      a search that was asked for something it cannot give
     ├── InteropError       somebody else's module that has no equal here
     └── CheckError         a check that cannot be made on what it was given
@@ -48,6 +49,10 @@ class PositionError(PellucidError):
 
 class RunError(PellucidError):
     """A run folder that cannot be written, read or resumed."""
+
+
+class TrainingError(PellucidError):
+    """A training that cannot go on."""
 
 
 class DecodingError(PellucidError):

@@ -204,6 +204,9 @@ class _Join(Mask):
     def __setattr__(self, name: str, value: object) -> Never:
         raise AttributeError(f"masks are values: '{name}' cannot be set; build another mask")
 
+    def __reduce__(self) -> tuple[type["_Join"], tuple[Mask, ...]]:
+        return type(self), self.parts
+
     @property
     def batch(self) -> int | None:
         """Samples that the parts tell apart."""

@@ -1,5 +1,7 @@
 """The kinds of mask that expressions begin from: Full, Causal, Window and Padding, one formula each."""
 
+import operator
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,7 +30,7 @@ class Full(Mask):
 
     def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:  # noqa: ARG002
         """All of it."""
-        return torch.ones_like(q + k, dtype=torch.bool)
+        return torch.ones_like(k, dtype=torch.bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,15 @@ class Padding(Mask):
     lengths: tuple[int, ...]
 
     def __init__(self, lengths: Sequence[int] | Int[Tensor, " batch"]) -> None:
-        numbers = tuple(lengths.tolist() if isinstance(lengths, Tensor) else (int(length) for length in lengths))
+        given = lengths.tolist() if isinstance(lengths, Tensor) else lengths
+        try:
+            numbers = tuple(operator.index(length) for length in given)
+        except TypeError:
+            numbers = ()
         if not numbers or min(numbers) < 0:
             raise MaskError(
-                f"Padding was given the lengths {numbers}, but it needs a number from 0 up for each sample; "
-                "count the real tokens of each"
+                f"Padding was given the lengths {reprlib.repr(given)}, but it needs a whole number from 0 up for each "
+                "sample; count the real tokens of each"
             )
         object.__setattr__(self, "lengths", numbers)
 

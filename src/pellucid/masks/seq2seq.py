@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pellucid.errors import MaskError
 from pellucid.masks.algebra import Mask
 from pellucid.masks.kinds import Causal, Full, Padding
 from pellucid.shapes import Lengths
@@ -29,10 +30,18 @@ def seq2seq(source_lengths: Lengths | None = None, target_lengths: Lengths | Non
 
     The same triple serves a cached decoding step: the step at position t is row t of `decoder`.
 
+    Raises:
+        MaskError: lengths are not whole numbers from 0 up, or there are not as many sources as targets.
+
     >>> triple = seq2seq(source_lengths=(5, 3), target_lengths=(4, 4))
     >>> triple.decoder, triple.cross
     (Causal() & Padding((4, 4)), Padding((5, 3)))
     """
     source = Full() if source_lengths is None else Padding(source_lengths)
     target = Full() if target_lengths is None else Padding(target_lengths)
+    if None not in (source.batch, target.batch) and source.batch != target.batch:
+        raise MaskError(
+            f"seq2seq was given {source.batch} source lengths and {target.batch} target lengths; give one for each "
+            "sentence of the batch"
+        )
     return Seq2SeqMasks(encoder=source, decoder=Causal() & target, cross=source)

@@ -12,6 +12,7 @@ from pellucid.errors import ConfigError, ShapeError
 from pellucid.masks import Mask
 from pellucid.model.cache import KeysValues
 from pellucid.model.kernels import fused
+from pellucid.model.sublayer import share
 from pellucid.shapes import Heads, States, Weights
 
 __all__ = ["Backend", "MultiHeadAttention", "attend", "attention_weights"]
@@ -21,10 +22,10 @@ Backend = Literal["auto", "formula", "fused"]
 
 
 def attention_weights(
-    query: Heads,
-    key: Heads,
+    query: Float[Tensor, "batch heads query head_dim"],
+    key: Float[Tensor, "batch heads key head_dim"],
     mask: Mask | None = None,
-    bias: Float[Tensor, "#batch #heads query key"] | None = None,
+    bias: Float[Tensor, "#batch #heads #query #key"] | None = None,
     first_query: int = 0,
 ) -> Weights:
     """How much each query looks at each key: softmax(Q K^T / sqrt(d_k)) over the keys it may see (equation 1).
@@ -43,22 +44,22 @@ def attention_weights(
 
 
 def attend(
-    query: Heads,
-    key: Heads,
-    value: Heads,
+    query: Float[Tensor, "batch heads query head_dim"],
+    key: Float[Tensor, "batch heads key head_dim"],
+    value: Float[Tensor, "batch heads key value_dim"],
     mask: Mask | None = None,
-    bias: Float[Tensor, "#batch #heads query key"] | None = None,
+    bias: Float[Tensor, "#batch #heads #query #key"] | None = None,
     first_query: int = 0,
     backend: Backend = "auto",
     *,
     dropout: float = 0.0,
-) -> Heads:
+) -> Float[Tensor, "batch heads query value_dim"]:
     """Scaled dot-product attention: softmax(Q K^T / sqrt(d_k)) V (equation 1).
 
     Args:
         query: (B, H, Q, head_dim).
         key: (B, H, K, head_dim).
-        value: (B, H, K, head_dim).
+        value: (B, H, K, value_dim), where the paper's d_v is value_dim.
         mask: what each query may look at; None lets it look at everything.
         bias: added to the scores before the softmax, broadcast to (B, H, Q, K).
         first_query: the absolute position of the first query; keys begin at 0.
@@ -66,7 +67,7 @@ def attend(
         dropout: the share of weights set to zero, chosen anew at each call.
 
     Returns:
-        (B, H, Q, head_dim); zeros for a query that may look at nothing.
+        (B, H, Q, value_dim); zeros for a query that may look at nothing.
 
     Raises:
         ShapeError: keys, values and queries do not fit together, or the mask speaks of another batch.
@@ -81,7 +82,9 @@ def attend(
     if backend in ("auto", "fused"):
         return fused(query, key, value, mask, bias, first_query, dropout)
     if backend != "formula":
-        raise ConfigError(f"attend was given backend={backend!r}, but it knows 'auto', 'formula' and 'fused'")
+        raise ConfigError(
+            f"attend was given backend={backend!r}, but it knows 'auto', 'formula' and 'fused'; choose one"
+        )
     weights = attention_weights(query, key, mask, bias, first_query)
     return F.dropout(weights, dropout) @ value
 
@@ -99,7 +102,7 @@ class MultiHeadAttention(nn.Module):
         backend: how each attention is computed.
 
     Raises:
-        ConfigError: d_model does not divide into the heads.
+        ConfigError: d_model does not divide into the heads, or dropout is no share.
     """
 
     def __init__(
@@ -111,7 +114,7 @@ class MultiHeadAttention(nn.Module):
                 f"d_model {d_model} does not divide into {num_heads} heads; choose num_heads that divides d_model"
             )
         self.num_heads = num_heads
-        self.dropout = dropout
+        self.dropout = share(dropout)
         self.backend: Backend = backend
         self.query = nn.Linear(d_model, d_model, bias=bias)
         self.key = nn.Linear(d_model, d_model, bias=bias)
@@ -119,8 +122,13 @@ class MultiHeadAttention(nn.Module):
         self.output = nn.Linear(d_model, d_model, bias=bias)
 
     def forward(
-        self, query: States, key: States, value: States, mask: Mask | None = None, first_query: int = 0
-    ) -> States:
+        self,
+        query: Float[Tensor, "batch query d_model"],
+        key: Float[Tensor, "batch key d_model"],
+        value: Float[Tensor, "batch key d_model"],
+        mask: Mask | None = None,
+        first_query: int = 0,
+    ) -> Float[Tensor, "batch query d_model"]:
         """Let each query state look at the key states and gather from the value states.
 
         Args:
@@ -170,7 +178,7 @@ class MultiHeadAttention(nn.Module):
         return states.view(batch, length, self.num_heads, d_model // self.num_heads).transpose(1, 2)
 
 
-def _check_sizes(query: Heads, key: Heads, value: Heads, mask: Mask | None) -> None:
+def _check_sizes(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> None:
     """Say which sizes do not fit, before a matrix product says it worse."""
     if key.shape[:3] != value.shape[:3] or query.shape[:2] != key.shape[:2] or query.shape[3] != key.shape[3]:
         raise ShapeError(

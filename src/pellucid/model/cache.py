@@ -44,6 +44,11 @@ class Cache:
         """Target positions already seen, which is the absolute position of the next one."""
         return self.layers[0].own.key.shape[2]
 
+    @property
+    def batch(self) -> int:
+        """Samples that it was made for."""
+        return len(self.layers[0].own.key)
+
     def select(self, rows: Rows) -> "Cache":
         """The cache of the given samples in the given order, as a beam search reorders them."""
         return Cache(tuple(LayerCache(layer.own.select(rows), layer.cross.select(rows)) for layer in self.layers))

@@ -7,8 +7,10 @@ Both are the same call: row t of the first equals step t of the second.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
+from pellucid.errors import ShapeError
 from pellucid.masks import Mask
 from pellucid.model.attention import MultiHeadAttention
 from pellucid.model.cache import Cache, LayerCache
@@ -58,8 +60,8 @@ class DecoderLayer(nn.Module):
 
     def forward(
         self,
-        states: States,
-        memory: States,
+        states: Float[Tensor, "batch target d_model"],
+        memory: Float[Tensor, "batch source d_model"],
         mask: Mask | None = None,
         cross_mask: Mask | None = None,
         cache: LayerCache | None = None,
@@ -96,8 +98,8 @@ class Decoder(nn.Module):
 
     def forward(
         self,
-        states: States,
-        memory: States,
+        states: Float[Tensor, "batch target d_model"],
+        memory: Float[Tensor, "batch source d_model"],
         mask: Mask | None = None,
         cross_mask: Mask | None = None,
         cache: Cache | None = None,
@@ -113,7 +115,16 @@ class Decoder(nn.Module):
             cross_mask: which source positions may be looked at.
             cache: what the call before handed back.
             need_weights: whether to hand back each layer's attention weights.
+
+        Raises:
+            ShapeError: the cache was made for another number of samples, or of layers.
         """
+        if cache is not None and (len(cache.layers), cache.batch) != (len(self.layers), len(states)):
+            raise ShapeError(
+                f"the decoder was given {len(states)} samples for {len(self.layers)} layers, and a cache of {cache.batch} "
+                f"samples for {len(cache.layers)}; give the cache that this decoder handed back, and select its rows "
+                "as those of the batch were"
+            )
         layers = []
         for index, layer in enumerate(self.layers):
             past = None if cache is None else cache.layers[index]

@@ -9,20 +9,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pellucid.masks import Causal, Mask
-from pellucid.shapes import Heads
 
 __all__ = ["fused"]
 
 
 def fused(
-    query: Heads,
-    key: Heads,
-    value: Heads,
+    query: Float[Tensor, "batch heads query head_dim"],
+    key: Float[Tensor, "batch heads key head_dim"],
+    value: Float[Tensor, "batch heads key value_dim"],
     mask: Mask | None,
-    bias: Float[Tensor, "#batch #heads query key"] | None,
+    bias: Float[Tensor, "#batch #heads #query #key"] | None,
     first_query: int,
     dropout: float,
-) -> Heads:
+) -> Float[Tensor, "batch heads query value_dim"]:
     """`attend` through `torch.nn.functional.scaled_dot_product_attention`, which never writes all weights at once."""
     queries, keys = query.shape[2], key.shape[2]
     if mask is not None:

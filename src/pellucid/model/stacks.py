@@ -1,13 +1,14 @@
 """The encoder and the decoder joined: states in, states out, as in the middle of the paper's figure 1."""
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
+from pellucid.errors import ShapeError
 from pellucid.masks import Seq2SeqMasks
 from pellucid.model.attention import Backend, MultiHeadAttention
 from pellucid.model.decoder import Decoded, Decoder, DecoderLayer
 from pellucid.model.encoder import Encoder, EncoderLayer
 from pellucid.model.sublayer import Activation, FeedForward, Norm, Residual
-from pellucid.shapes import States
 
 __all__ = ["EncoderDecoder"]
 
@@ -57,6 +58,7 @@ class EncoderDecoder(nn.Module):
         backend: Backend = "auto",
     ) -> None:
         super().__init__()
+        self.d_model = d_model
 
         def attention() -> MultiHeadAttention:
             return MultiHeadAttention(d_model, num_heads, bias=bias, dropout=attention_dropout, backend=backend)
@@ -86,8 +88,24 @@ class EncoderDecoder(nn.Module):
             if parameter.dim() == 2:
                 nn.init.xavier_uniform_(parameter)
 
-    def forward(self, source: States, target: States, masks: Seq2SeqMasks) -> States:
-        """(B, S, d_model) and (B, T, d_model) -> (B, T, d_model), each attention under its own mask."""
+    def forward(
+        self,
+        source: Float[Tensor, "batch source d_model"],
+        target: Float[Tensor, "batch target d_model"],
+        masks: Seq2SeqMasks,
+    ) -> Float[Tensor, "batch target d_model"]:
+        """(B, S, d_model) and (B, T, d_model) -> (B, T, d_model), each attention under its own mask.
+
+        Raises:
+            ShapeError: there are not as many sources as targets, their width is not d_model, or the masks speak of
+                another batch.
+        """
+        fits = source.dim() == target.dim() == 3 and len(source) == len(target)
+        if not fits or {source.shape[2], target.shape[2]} != {self.d_model}:
+            raise ShapeError(
+                f"the stacks were given sources {tuple(source.shape)} and targets {tuple(target.shape)}; give "
+                f"(batch, length, {self.d_model}) with one target for each source"
+            )
         memory, _ = self.encoder(source, masks.encoder)
         decoded: Decoded = self.decoder(target, memory, masks.decoder, masks.cross)
         return decoded.states

@@ -6,7 +6,8 @@ This is the one builder that turns settings into parts.
 import math
 from typing import Any, Literal, NamedTuple, overload
 
-from torch import nn
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from pellucid.config import ModelConfig
 from pellucid.errors import ShapeError
@@ -75,8 +76,8 @@ class Transformer(nn.Module):
     @overload
     def forward(
         self,
-        source: Ids,
-        target: Ids,
+        source: Int[Tensor, "batch source"],
+        target: Int[Tensor, "batch target"],
         source_lengths: Lengths | None = None,
         target_lengths: Lengths | None = None,
         need_weights: Literal[False] = False,
@@ -85,8 +86,8 @@ class Transformer(nn.Module):
     @overload
     def forward(
         self,
-        source: Ids,
-        target: Ids,
+        source: Int[Tensor, "batch source"],
+        target: Int[Tensor, "batch target"],
         source_lengths: Lengths | None = None,
         target_lengths: Lengths | None = None,
         *,
@@ -95,12 +96,12 @@ class Transformer(nn.Module):
 
     def forward(
         self,
-        source: Ids,
-        target: Ids,
+        source: Int[Tensor, "batch source"],
+        target: Int[Tensor, "batch target"],
         source_lengths: Lengths | None = None,
         target_lengths: Lengths | None = None,
         need_weights: bool = False,
-    ) -> Logits | tuple[Logits, AttentionWeights]:
+    ) -> Float[Tensor, "batch target vocabulary"] | tuple[Float[Tensor, "batch target vocabulary"], AttentionWeights]:
         """Score every next token of the targets, all positions at once.
 
         Args:
@@ -114,7 +115,7 @@ class Transformer(nn.Module):
             (B, T, target_vocab_size) logits, and the weights where they are asked for.
 
         Raises:
-            ShapeError: a length does not fit its ids, or there are not as many sources as targets.
+            ShapeError: a length does not fit its ids, an id its vocabulary, or there are not as many sources as targets.
             PositionError: a sentence is longer than the positions the model has learned.
         """
         decoded, encoder_weights = self._run(source, target, source_lengths, target_lengths, need_weights)
@@ -125,11 +126,11 @@ class Transformer(nn.Module):
 
     def states(
         self,
-        source: Ids,
-        target: Ids,
+        source: Int[Tensor, "batch source"],
+        target: Int[Tensor, "batch target"],
         source_lengths: Lengths | None = None,
         target_lengths: Lengths | None = None,
-    ) -> States:
+    ) -> Float[Tensor, "batch target d_model"]:
         """What `forward` gives before the projection onto words: (B, T, d_model)."""
         decoded, _ = self._run(source, target, source_lengths, target_lengths, need_weights=False)
         return decoded.states
@@ -140,8 +141,12 @@ class Transformer(nn.Module):
         return memory
 
     def decode(
-        self, target: Ids, memory: States, source_lengths: Lengths | None = None, cache: Cache | None = None
-    ) -> tuple[Logits, Cache]:
+        self,
+        target: Int[Tensor, "batch target"],
+        memory: Float[Tensor, "batch source d_model"],
+        source_lengths: Lengths | None = None,
+        cache: Cache | None = None,
+    ) -> tuple[Float[Tensor, "batch target vocabulary"], Cache]:
         """Score the next tokens after target prefixes, reusing what a call before has computed.
 
         Args:
@@ -152,9 +157,14 @@ class Transformer(nn.Module):
 
         Returns:
             (B, T, target_vocab_size) logits of the given positions, and the cache for the next call.
+
+        Raises:
+            ShapeError: a length does not fit the memory, or ids, memory and cache are not of one batch.
+            PositionError: a token stands past the positions the model has learned.
         """
         first = 0 if cache is None else cache.length
         _check_batch(target, memory, "targets", "memories")
+        _check_lengths(memory, source_lengths, "source")
         states = self._embed(self.target_embedding, self.target_positions, target, first)
         masks = seq2seq(source_lengths)
         decoded: Decoded = self.stacks.decoder(states, memory, masks.decoder, masks.cross, cache)
@@ -162,8 +172,8 @@ class Transformer(nn.Module):
 
     def _run(
         self,
-        source: Ids,
-        target: Ids,
+        source: Int[Tensor, "batch source"],
+        target: Int[Tensor, "batch target"],
         source_lengths: Lengths | None,
         target_lengths: Lengths | None,
         need_weights: bool,
@@ -187,7 +197,13 @@ class Transformer(nn.Module):
         return encoded
 
     def _embed(self, embedding: nn.Embedding, positions: Positions, ids: Ids, first: int = 0) -> States:
-        scaled = embedding(ids) * math.sqrt(self.config.d_model)
+        try:
+            scaled = embedding(ids) * math.sqrt(self.config.d_model)
+        except IndexError:
+            raise ShapeError(
+                f"ids from {int(ids.min())} to {int(ids.max())} were given, but the vocabulary has "
+                f"{embedding.num_embeddings}, from 0; use the tokenizer that this model was trained with"
+            ) from None
         states: States = self.dropout(positions(scaled, first))
         return states
 
@@ -208,13 +224,13 @@ def _check_batch(one: Any, other: Any, one_name: str, other_name: str) -> None:
         )
 
 
-def _check_lengths(ids: Ids, lengths: Lengths | None, side: str) -> None:
+def _check_lengths(padded: Tensor, lengths: Lengths | None, side: str) -> None:
     """Refuse lengths that do not fit: a mask made from them would be silently wrong."""
     if lengths is None:
         return
-    numbers = [int(length) for length in lengths]
-    if len(numbers) != len(ids) or (numbers and max(numbers) > ids.shape[1]):
+    numbers = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+    if len(numbers) != len(padded) or (numbers and max(numbers) > padded.shape[1]):
         raise ShapeError(
-            f"{side}_lengths {numbers} do not fit {side} ids of shape {tuple(ids.shape)}; "
-            "give one length for each sentence, none longer than the ids are"
+            f"{side}_lengths {numbers} do not fit a {side} of shape {tuple(padded.shape)}; "
+            "give one length for each sentence, none longer than what stands there"
         )

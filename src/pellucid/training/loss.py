@@ -4,8 +4,8 @@ With smoothing e over V words, the wanted distribution is 1 - e + e / V at the g
 (Szegedy et al. 2016, section 7; torch's convention). The loss of one token with log-probabilities p is
 -(1 - e) p[gold] - e mean(p).
 
-The projection onto words is the widest matrix of the model, and its logits the largest tensor. Tokens are therefore taken
-in chunks: each chunk's logits become its loss and its gradient at once and are then forgotten.
+The projection onto words is the widest matrix of the model, and its logits the largest tensor. Tokens are therefore
+taken in chunks: each chunk's logits become its loss and its gradient at once and are then forgotten.
 """
 
 from typing import Any
@@ -28,37 +28,40 @@ class _Projected(torch.autograd.Function):
     """Sum over tokens of the loss of states @ weight.T, with its gradients computed on the way forward."""
 
     @staticmethod
-    def forward(  # noqa: D102
-        ctx: Any, states: Tensor, weight: Tensor, gold: Tensor, smoothing: float, chunk: int
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, gold: Tensor, smoothing: float, chunk: int, compute: torch.dtype
     ) -> Tensor:
         needed = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        words = weight.shape[0]
-        total = states.new_zeros((), dtype=torch.promote_types(states.dtype, torch.float32))
+        words = len(weight)
+        matrix = weight.to(compute)
+        total = states.new_zeros((), dtype=torch.promote_types(compute, torch.float32))
         states_grad = torch.empty_like(states) if needed else None
         weight_grad = torch.zeros_like(weight) if needed else None
         for part in range(0, len(states), chunk):
-            rows, wanted = states[part : part + chunk], gold[part : part + chunk, None]
-            log_probs = (rows @ weight.T).to(total.dtype).log_softmax(dim=1)
+            rows, wanted = states[part : part + chunk].to(compute), gold[part : part + chunk, None]
+            log_probs = (rows @ matrix.T).to(total.dtype).log_softmax(dim=1)
             total -= (1 - smoothing) * log_probs.gather(1, wanted).sum()
             if smoothing:
                 total -= smoothing * log_probs.mean(dim=1).sum()
             if states_grad is None or weight_grad is None:
                 continue
             # The gradient at the logits: the model's distribution less the wanted one.
-            slope = log_probs.exp_()
-            slope -= smoothing / words
+            slope = log_probs.exp_().sub_(smoothing / words)
             slope.scatter_add_(1, wanted, slope.new_full(wanted.shape, smoothing - 1))
-            slope = slope.to(weight.dtype)
-            torch.mm(slope, weight, out=states_grad[part : part + chunk])
-            weight_grad.addmm_(slope.T, rows)
+            slope = slope.to(compute)
+            states_grad[part : part + chunk] = slope @ matrix
+            if compute == weight.dtype:
+                weight_grad.addmm_(slope.T, rows)
+            else:
+                weight_grad += slope.T @ rows
         ctx.save_for_backward(states_grad, weight_grad)
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:  # noqa: D102
+    def backward(ctx: Any, *grads: Any) -> Any:
         states_grad, weight_grad = ctx.saved_tensors
-        scale = grads[0].to(states_grad.dtype)
-        return states_grad * scale, weight_grad * scale, None, None, None
+        scale = grads[0]
+        return states_grad * scale, weight_grad * scale, None, None, None, None
 
 
 def smoothed_cross_entropy(
@@ -83,7 +86,11 @@ def smoothed_cross_entropy(
     >>> float(smoothed_cross_entropy(torch.zeros(3, 2), torch.zeros(4, 2), torch.tensor([0, 1, 3])) / 3)
     1.386...
     """
-    loss: Tensor = _Projected.apply(states, weight, gold, smoothing, chunk)  # type: ignore[no-untyped-call]
+    device = states.device.type
+    mixed = torch.is_autocast_enabled(device)
+    compute = torch.get_autocast_dtype(device) if mixed else states.dtype
+    with torch.autocast(device, enabled=False):
+        loss: Tensor = _Projected.apply(states, weight, gold, smoothing, chunk, compute)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -117,8 +124,6 @@ class Objective(nn.Module):
         """The loss of a batch, summed over its real target tokens; padding has no part in it."""
         states = self.model.states(source, target, source_lengths, target_lengths)
         real = labels.flatten() != PAD_ID
-        weight = self.model.head.weight
-        states = states.flatten(0, 1)[real]
-        if torch.is_autocast_enabled(states.device.type):
-            weight = weight.to(states.dtype)
-        return smoothed_cross_entropy(states, weight, labels.flatten()[real], self.smoothing)
+        return smoothed_cross_entropy(
+            states.flatten(0, 1)[real], self.model.head.weight, labels.flatten()[real], self.smoothing
+        )

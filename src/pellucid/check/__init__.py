@@ -1,0 +1,8 @@
+"""What a sceptic runs on any module: does it see what it should, and nothing else?"""
+
+from pellucid.check.causal import causality, influence
+from pellucid.check.equal import cache, parity
+from pellucid.check.padded import padding
+from pellucid.check.report import Report
+
+__all__ = ["Report", "cache", "causality", "influence", "padding", "parity"]

@@ -1,0 +1,96 @@
+"""Whether padding is really ignored: neither what stands in it nor how much of it there is may change anything."""
+
+import inspect
+from typing import Any
+
+import torch
+from jaxtyping import Num
+from torch import Tensor, nn
+
+from pellucid.check.copies import Call, double, plain_call, seen
+from pellucid.check.report import Report
+from pellucid.errors import CheckError
+from pellucid.shapes import Lengths
+
+__all__ = ["padding"]
+
+NAMES = ("lengths", "source_lengths", "src_lengths", "input_lengths")
+"""Arguments by which modules are known to take lengths."""
+
+
+def padding(
+    module: Any,
+    x: Num[Tensor, "batch length *width"],
+    lengths: Lengths,
+    *,
+    call: Call | None = None,
+    tolerance: float = 1e-9,
+) -> Report:
+    """Whether the outputs at real positions are the same whatever stands in the padding, and however much there is.
+
+    Args:
+        module: any module or function whose outputs stand at its inputs' positions.
+        x: (B, T, D) states or (B, T) ids, padded at the end.
+        lengths: real positions of each sample.
+        call: call(module, x, lengths); needed where the module takes lengths by a name that is not known.
+        tolerance: how far apart float64 outputs may lie.
+
+    Raises:
+        CheckError: no way is known to tell the module the lengths, or lengths do not fit x.
+    """
+    call = call or _by_name(module)
+    numbers = [int(length) for length in lengths]
+    if len(numbers) != len(x) or max(numbers) > x.shape[1]:
+        raise CheckError(f"lengths {numbers} do not fit an input of shape {tuple(x.shape)}; give one for each sample")
+    if min(numbers) == x.shape[1]:
+        raise CheckError("no sample has any padding, so there is nothing to check; give a sample that is shorter")
+    probed, called = seen(module), plain_call(call)
+    given = double(x)
+    wanted = called(probed, given, numbers)
+    findings, worst = [], 0.0
+    for what, changed in (("other content in", _refilled(given, numbers)), ("more", _longer(given))):
+        output = called(probed, changed, numbers)[:, : wanted.shape[1]]
+        for sample, length in enumerate(numbers):
+            apart = (output[sample, :length] - wanted[sample, :length]).abs().flatten(1).amax(dim=1)
+            apart = apart.nan_to_num(nan=float("inf"))
+            if not len(apart):
+                continue
+            worst = max(worst, float(apart.max()))
+            if float(apart.max()) > tolerance:
+                findings.append(
+                    f"{what} the padding changes sample {sample} at position {int(apart.argmax())} "
+                    f"by {float(apart.max()):.3g}"
+                )
+    return Report(
+        "padding", "padding must change nothing at real positions", tuple(findings), {"largest change": worst}
+    )
+
+
+def _by_name(module: Any) -> Call:
+    """Call a module with its lengths under the name that it has for them."""
+    function = module.forward if isinstance(module, nn.Module) else module
+    for name in NAMES:
+        if name in inspect.signature(function).parameters:
+            return lambda module, x, lengths: module(x, **{name: lengths})
+    raise CheckError(
+        f"{type(module).__name__} has no argument among {', '.join(NAMES)}; "
+        "give call=lambda module, x, lengths: ... that tells it the lengths"
+    )
+
+
+def _refilled(x: Tensor, lengths: list[int]) -> Tensor:
+    """The same input with other numbers in its padding."""
+    changed = x.clone()
+    for sample, length in enumerate(lengths):
+        tail = changed[sample, length:]
+        if x.is_floating_point():
+            tail.copy_(torch.randn(tail.shape, generator=torch.Generator().manual_seed(sample)) * 10)
+        else:
+            # Ids that surely exist: those of the real tokens.
+            tail.copy_(x[sample, :1].expand_as(tail) if length else x.max().expand_as(tail))
+    return changed
+
+
+def _longer(x: Tensor) -> Tensor:
+    """The same input with three more positions of padding, filled as a batcher would: with zeros."""
+    return torch.cat([x, x.new_zeros(len(x), 3, *x.shape[2:])], dim=1)

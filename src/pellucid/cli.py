@@ -1,0 +1,244 @@
+"""The command line: parse, call one job, print."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from pellucid.errors import PellucidError, TextError
+from pellucid.version import __version__
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="pellucid",
+    help="The Transformer you can see through: train a translator, use it, measure it, look inside.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that `pellucid train --out` wrote.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
+Beam = Annotated[int | None, typer.Option(min=1, help="Hypotheses side by side; 1 is greedy. Default: the run's.")]
+Penalty = Annotated[float | None, typer.Option(help="GNMT's length penalty. Default: the run's.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pellucid {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def pellucid(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """The Transformer you can see through: train a translator, use it, measure it, look inside."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the run, the translations and the pictures go.")] = Path("demo"),
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long to train.")] = 3.5,
+) -> None:
+    """Train on the corpus inside the package, translate what was held out, score it, and draw what was learned."""
+    from pellucid.display import Display
+    from pellucid.jobs.demo import demo as job
+
+    with Display() as display, _stopping() as should_stop:
+        job(out, minutes=minutes, note=display.note, tell=display.tell, show=typer.echo, should_stop=should_stop)
+
+
+@app.command()
+def train(
+    out: Annotated[Path, typer.Option(help="The run folder: a new one, or with --resume an old one.")],
+    source: Annotated[Path | None, typer.Option(help="Source lines; .gz and .xz too.")] = None,
+    target: Annotated[Path | None, typer.Option(help="Target lines, as many as source lines.")] = None,
+    pairs: Annotated[Path | None, typer.Option(help="Instead of both: one file, source TAB target.")] = None,
+    valid_source: Annotated[Path | None, typer.Option(help="Source lines to measure on.")] = None,
+    valid_target: Annotated[Path | None, typer.Option(help="Target lines to measure on.")] = None,
+    valid_pairs: Annotated[Path | None, typer.Option(help="Instead of both: one file of pairs.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings as TOML; see `pellucid info`.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="One setting: training.steps=5000.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Train a translator from parallel text; Ctrl-C saves and stops, --resume goes on to the same bits."""
+    from pellucid.display import Display
+    from pellucid.jobs.material import TextFiles
+    from pellucid.jobs.train import train as job
+
+    with Display() as display, _stopping() as should_stop:
+        run = job(
+            out,
+            TextFiles(source, target, pairs),
+            TextFiles(valid_source, valid_target, valid_pairs),
+            config_file=config,
+            overrides=set_ or (),
+            resume=resume,
+            device=device,
+            note=display.note,
+            tell=display.tell,
+            should_stop=should_stop,
+        )
+    typer.echo(f"the run is in {run.path}; try: echo 'A sentence.' | pellucid translate {run.path}")
+
+
+@app.command()
+def translate(
+    run: RunFolder,
+    input_: Annotated[Path | None, typer.Option("--input", help="Lines to translate. Default: standard input.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Where translations go. Default: standard output.")] = None,
+    beam: Beam = None,
+    length_penalty: Penalty = None,
+    n_best: Annotated[int, typer.Option(min=1, help="Candidates for each line: number, score, text.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Translate lines: N in, N out, in order, blank for blank."""
+    from pellucid.jobs.translate import translations
+    from pellucid.text.corpus import read_lines, split_lines
+
+    lines = read_lines(input_) if input_ else split_lines(sys.stdin.buffer, "standard input")
+    found = translations(run, lines, beam=beam, length_penalty=length_penalty, n_best=n_best, device=device)
+
+    def printed() -> Iterator[str]:
+        for number, translation in enumerate(found, 1):
+            if as_json:
+                yield json.dumps(
+                    {
+                        "line": number,
+                        "source": translation.source,
+                        "text": translation.text,
+                        "score": translation.score,
+                        "log_prob": translation.log_prob,
+                        "hypotheses": [
+                            {"text": one.text, "score": one.score, "log_prob": one.log_prob, "tokens": one.tokens,
+                             "finished": one.finished}
+                            for one in translation.hypotheses
+                        ],
+                    },
+                    ensure_ascii=False,
+                )  # fmt: skip
+            elif n_best > 1:
+                yield from (f"{number}\t{one.score:.6f}\t{one.text}" for one in translation.hypotheses)
+            else:
+                yield translation.text
+
+    _write(printed(), output)
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    source: Annotated[Path, typer.Option(help="Lines to translate.")],
+    reference: Annotated[Path, typer.Option(help="What they should become.")],
+    output: Annotated[Path | None, typer.Option(help="Where to keep the translations.")] = None,
+    target_language: Annotated[
+        str | None, typer.Option(help="A code such as de or zh; zh, ja, ko cut BLEU's words.")
+    ] = None,
+    beam: Beam = None,
+    length_penalty: Penalty = None,
+    device: Device = "auto",
+) -> None:
+    """Translate a file and print BLEU, chrF and TER against its reference, with sacreBLEU's signatures."""
+    from pellucid.jobs.translate import evaluate as job
+
+    found = job(
+        run, source, reference, beam=beam, length_penalty=length_penalty, target_language=target_language, device=device
+    )
+    if output:
+        _write(iter(found.translations), output)
+    for metric in (found.scores.bleu, found.scores.chrf, found.scores.ter):
+        typer.echo(f"{metric.name}\t{metric.value:.2f}\t{metric.signature}")
+
+
+@app.command()
+def score(
+    run: RunFolder,
+    source: Annotated[Path, typer.Option(help="Source lines.")],
+    target: Annotated[Path, typer.Option(help="Target lines, as many.")],
+    device: Device = "auto",
+) -> None:
+    """Print one number a line: the log-probability of the target given the source, in nats, end mark counted."""
+    from pellucid.jobs.translate import pair_scores
+
+    _write((f"{number:.6f}" for number in pair_scores(run, source, target, device)), None)
+
+
+@app.command()
+def info(run: RunFolder) -> None:
+    """Print a run's settings, parameter counts, vocabulary and training state; all but the settings as comments."""
+    from pellucid.jobs.info import inspect
+
+    facts = inspect(run)
+    typer.echo(f"# {run}: step {facts.step:,} of {facts.config.training.steps:,}")
+    for what, record in (("newest validation", facts.validation), ("best validation", facts.best)):
+        if record:
+            figures = (f"{name} {record[name]:.3f}" for name in ("loss", "bleu", "chrf") if name in record)
+            typer.echo(f"# {what}: step {record['step']:,.0f}, {', '.join(figures)}")
+    typer.echo(f"# vocabulary: {facts.vocabularies[0]:,} source, {facts.vocabularies[1]:,} target")
+    for part, count in facts.parameters.items():
+        typer.echo(f"# parameters: {part} {count:,}")
+    typer.echo("\n" + facts.config.to_toml(), nl=False)
+
+
+class _stopping:  # noqa: N801 - used as a context, like a function
+    """While it lasts, the first Ctrl-C or SIGTERM asks the training to stop, and a second one stops at once."""
+
+    def __enter__(self) -> Callable[[], bool]:
+        self.asked = False
+        self.before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        return lambda: self.asked
+
+    def _ask(self, number: int, _frame: FrameType | None) -> None:
+        if self.asked:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        self.asked = True
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+
+def _write(lines: Iterator[str], output: Path | None) -> None:
+    r"""Write lines as they come, with \n and UTF-8 whatever the machine's habits; a file appears when it is whole."""
+    if output is None:
+        for line in lines:
+            sys.stdout.buffer.write(line.encode() + b"\n")
+            sys.stdout.buffer.flush()
+        return
+    draft = output.with_name(output.name + ".tmp")
+    try:
+        with draft.open("wb") as file:
+            file.writelines(line.encode() + b"\n" for line in lines)
+        draft.replace(output)
+    except OSError as error:
+        raise TextError(f"{output} cannot be written ({error.strerror}); choose another place") from None
+
+
+def _fail(message: str) -> NoReturn:
+    sys.stderr.write(f"pellucid: {message}\n")
+    sys.exit(2)
+
+
+def main() -> None:
+    """Run the command line; a user's slip ends with one sentence and status 2, never with a traceback."""
+    try:
+        app()
+    except PellucidError as error:
+        _fail(str(error))
+    except BrokenPipeError:
+        # The reader, `head` say, has seen enough; nothing more may be written, not even on the way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

@@ -1,0 +1,35 @@
+"""Training figures for TensorBoard, where it is installed."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pellucid.errors import ConfigError
+from pellucid.training import Event, StepTaken, Validated
+
+__all__ = ["tensorboard"]
+
+
+def tensorboard(folder: Path) -> Callable[[Event], None]:
+    """A listener that writes each figure of each event into TensorBoard's files in `folder`/tensorboard.
+
+    Raises:
+        ConfigError: TensorBoard is not installed.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ConfigError(
+            "training.tensorboard is on, but TensorBoard is not installed; pip install 'pellucid[tensorboard]'"
+        ) from None
+    writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def write(event: Event) -> None:
+        if not isinstance(event, StepTaken | Validated):
+            return
+        record = event.record()
+        kind, step = record.pop("kind"), record.pop("step")
+        for name, value in record.items():
+            writer.add_scalar(f"{kind}/{name}", float(value), step)
+        writer.flush()
+
+    return write

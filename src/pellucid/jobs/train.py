@@ -1,0 +1,155 @@
+"""Train a translator from parallel text, or go on with one that was stopped."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from lightning_fabric import Fabric
+
+from pellucid.config import RunConfig
+from pellucid.decoding.translate import pick_device
+from pellucid.errors import ConfigError, RunError
+from pellucid.jobs import material
+from pellucid.jobs.boards import tensorboard
+from pellucid.jobs.validation import validator
+from pellucid.model import Transformer
+from pellucid.run import Run
+from pellucid.text.corpus import Corpus
+from pellucid.training import Event, Objective, StepTaken, Trainer, Validated, choose
+from pellucid.training.launch import launch
+
+__all__ = ["train"]
+
+
+def train(
+    out: Path,
+    training: material.TextFiles,
+    validation: material.TextFiles | None = None,
+    *,
+    config_file: Path | None = None,
+    overrides: Sequence[str] = (),
+    resume: bool = False,
+    device: str = "auto",
+    note: Callable[[str], None] = lambda _: None,
+    tell: Callable[[Event], None] = lambda _: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Run:
+    """Train from parallel text and leave a run folder.
+
+    Args:
+        out: the run folder; new, or the one to resume.
+        training: the text to learn from.
+        validation: the text to measure on; None holds some of the training text out.
+        config_file: settings as TOML.
+        overrides: single settings, `section.name=value`.
+        resume: go on with the run in `out`, from its newest checkpoint; begin it where it has none.
+        device: "auto", "cpu", "cuda" ...
+        note: is given each thing worth saying on the way, as a line.
+        tell: is given every event of the training.
+        should_stop: asked after every step.
+
+    Raises:
+        PellucidError: settings, text or folder cannot be used as asked; nothing has then been trained.
+    """
+    fabric = launch(pick_device(device), "auto")
+    quiet = note if fabric.is_global_zero else lambda _: None
+    found = Run.exists(out)
+    if found and not resume:
+        raise RunError(f"{out} already holds a run; continue it with --resume, or choose another folder")
+    fabric.barrier()  # nobody begins a run before everybody has looked for one
+    config = _resumed(out, config_file, overrides) if found else RunConfig.from_file(config_file, overrides)
+    corpus, held = material.read(training, validation or material.TextFiles(), config, quiet)
+    if found:
+        run = Run.open(out)
+        encoded = material.encode(corpus, held, run.source_tokenizer, run.target_tokenizer, config, quiet)
+        if run.corpus != material.fingerprint(encoded.train.examples):
+            raise RunError(f"the run {out} was begun on other text; resume it with the files it was begun with")
+        run = run.with_config(config) if fabric.is_global_zero and config != run.config else run
+    else:
+        run, encoded = _begin(out, corpus, held, config, fabric, quiet)
+    return _train(run, encoded, pick_device(device), quiet, tell, should_stop)
+
+
+def _resumed(out: Path, config_file: Path | None, overrides: Sequence[str]) -> RunConfig:
+    """The settings of a run that goes on: its own, with changes to training and decoding only."""
+    own = Run.open(out).config
+    if config_file is not None:
+        raise ConfigError(f"--config cannot change the run {out}, which keeps its settings; use --set for single ones")
+    asked = RunConfig.from_toml(own.to_toml(), overrides)
+    for section in ("model", "data"):
+        if getattr(asked, section) != getattr(own, section):
+            raise ConfigError(f"[{section}] cannot change in the middle of the run {out}; begin a new run for that")
+    return asked
+
+
+def _begin(
+    out: Path,
+    corpus: Corpus,
+    held: Corpus,
+    config: RunConfig,
+    fabric: Fabric,
+    note: Callable[[str], None],
+) -> tuple[Run, material.Encoded]:
+    """Learn the vocabulary, settle what is left to this machine, and write the folder; on the first process."""
+    if fabric.is_global_zero:
+        source, target = material.learn(corpus, config)
+        sizes = {"source_vocab_size": source.vocab_size, "target_vocab_size": target.vocab_size}
+        note(
+            f"learned a vocabulary of {source.vocab_size:,}"
+            + ("" if source == target else f" and {target.vocab_size:,}")
+        )
+        config = config.replace(model=config.model.replace(**sizes))
+        encoded = material.encode(corpus, held, source, target, config, note)
+        asked = config
+        config = choose(config, encoded.train.examples, fabric.device, fabric.world_size)
+        if config != asked:
+            note(f"timed this machine: {config.training.precision}, {config.training.steps:,} steps")
+        run = Run.create(out, config, source, target, material.fingerprint(encoded.train.examples))
+    fabric.barrier()
+    if not fabric.is_global_zero:
+        run = Run.open(out)
+        encoded = material.encode(corpus, held, run.source_tokenizer, run.target_tokenizer, run.config, note)
+    return run, encoded
+
+
+def _train(
+    run: Run,
+    encoded: material.Encoded,
+    device: torch.device,
+    note: Callable[[str], None],
+    tell: Callable[[Event], None],
+    should_stop: Callable[[], bool],
+) -> Run:
+    settings = run.config.training
+    torch.manual_seed(settings.seed)
+    objective = Objective(Transformer(run.config.model), settings.label_smoothing)
+    fabric = launch(device, settings.precision)
+    board = tensorboard(run.path) if settings.tensorboard and fabric.is_global_zero else lambda _: None
+
+    def tell_all(event: Event) -> None:
+        if isinstance(event, StepTaken | Validated):
+            run.log(event.record())
+        board(event)
+        tell(event)
+
+    trainer = Trainer(
+        objective,
+        encoded.train.examples,
+        run.config,
+        fabric=fabric,
+        keeper=run,
+        validate=validator(run, objective, encoded),
+        tell=tell_all,
+        should_stop=should_stop,
+    )
+    checkpoint = run.newest()
+    fabric.barrier()
+    if fabric.is_global_zero:
+        run.forget_metrics_after(int(checkpoint.state["step"]) if checkpoint else 0)
+    if checkpoint:
+        trainer.resume(checkpoint)
+        note(f"resumed at step {trainer.progress.step:,} of {settings.steps:,}")
+    parameters = sum(parameter.numel() for parameter in objective.parameters())
+    note(f"training {parameters / 1e6:.1f} M parameters on {len(encoded.train.examples):,} pairs")
+    trainer.run()
+    return run

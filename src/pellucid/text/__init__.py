@@ -1,0 +1,1 @@
+"""The rooms that hold text: files into pairs, lines into ids, pairs into batches."""

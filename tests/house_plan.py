@@ -24,6 +24,7 @@ FLOORS = {
     "interop": 6,
     "check": 6,
     "view": 6,
+    "display": 7,  # how a training looks while it runs; handed to a job, which does not know it
     "jobs": 7,
     "__init__": 7,  # the face of the package: hands on what the rooms below make
     "cli": 8,

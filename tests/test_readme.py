@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import re
 import socket
 import sys
@@ -41,8 +42,8 @@ def lines(text: str) -> list[str]:
 
 def run(page: str, name: str, names: dict[str, object]) -> list[str]:
     """Run a page's Python blocks in order, in one namespace; what differs from the text block below, in words."""
-    found, wrong = blocks(page), []
-    for block, after in zip(found, [*found[1:], Block("", "", 0)], strict=True):
+    wrong = []
+    for block, after in itertools.pairwise([*blocks(page), Block("", "", 0)]):
         if block.language in NEVER_RUN:
             wrong.append(f"{name}:{block.line}: a block of '{block.language}' is not run; call it python")
         if block.language != "python":
@@ -84,6 +85,7 @@ def test_the_readme_names_the_two_commands() -> None:
 
 def test_a_block_that_prints_something_else_is_found() -> None:
     page = "# Page\n\n```python\nx = 3\n```\n\n```python\nprint(x)\n```\nprints\n```text\n{}\n```\n"
+    assert run("No block.\n", "page.md", {}) == []
     assert run(page.format("3  "), "page.md", {}) == []
     assert run(page.format("4"), "page.md", {}) == ["page.md:12: printed\n3\n"]
 

@@ -1,4 +1,4 @@
-"""What a sceptic runs on any module: does it see what it should, and nothing else?"""
+"""What a sceptic runs on any module: whether it sees what it should, and nothing else."""
 
 from pellucid.check.causal import causality, influence
 from pellucid.check.equal import cache, parity

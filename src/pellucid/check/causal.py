@@ -40,8 +40,8 @@ def influence(
     """
     if not x.is_floating_point() or x.dim() != 3:
         raise CheckError(
-            f"influence was given {x.dtype} of shape {tuple(x.shape)}, but gradients need floats (batch, length, width); "
-            "give embedded states rather than ids"
+            f"influence was given {x.dtype} of shape {tuple(x.shape)}, but gradients need floats (batch, length, "
+            "width); give embedded states rather than ids"
         )
     probed = double(x).requires_grad_(requires_grad=True)
     output = plain_call(call)(seen(module), probed)
@@ -56,7 +56,10 @@ def influence(
         reached = torch.zeros(x.shape[1], dtype=torch.bool, device=x.device)
         for _ in range(PROBES):
             probe = torch.randn(output[:, position].shape, generator=generator, dtype=torch.float64).to(x.device)
-            (slope,) = torch.autograd.grad((output[:, position] * probe).sum(), probed, retain_graph=True)
+            projected = (output[:, position] * probe).sum()
+            (slope,) = torch.autograd.grad(projected, probed, retain_graph=True, allow_unused=True)
+            if slope is None:
+                raise CheckError("the module's output does not depend on its input; give call= that hands it the input")
             reached |= (slope != 0).any(dim=2).any(dim=0)
         rows.append(reached)
     return torch.stack(rows)

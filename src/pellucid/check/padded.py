@@ -28,54 +28,73 @@ def padding(
 ) -> Report:
     """Whether the outputs at real positions are the same whatever stands in the padding, and however much there is.
 
+    Measured on a float64 copy in evaluation mode.
+
     Args:
         module: any module or function whose outputs stand at its inputs' positions.
         x: (B, T, D) states or (B, T) ids, padded at the end.
-        lengths: real positions of each sample.
+        lengths: real positions of each sample; the module is given them as they are.
         call: call(module, x, lengths); needed where the module takes lengths by a name that is not known.
         tolerance: how far apart float64 outputs may lie.
 
     Raises:
-        CheckError: no way is known to tell the module the lengths, or lengths do not fit x.
+        CheckError: no way is known to tell the module the lengths, lengths do not fit x or leave nothing to check, or
+            outputs do not stand at the inputs' positions.
+
+    >>> print(padding(lambda x, lengths: x - x.mean(dim=1, keepdim=True), torch.ones(1, 3, 1), (2,)).findings[-1])
+    more padding changes sample 0 at position 0 by 0.5
     """
-    call = call or _by_name(module)
-    numbers = [int(length) for length in lengths]
-    if len(numbers) != len(x) or max(numbers) > x.shape[1]:
-        raise CheckError(f"lengths {numbers} do not fit an input of shape {tuple(x.shape)}; give one for each sample")
-    if min(numbers) == x.shape[1]:
-        raise CheckError("no sample has any padding, so there is nothing to check; give a sample that is shorter")
-    probed, called = seen(module), plain_call(call)
-    given = double(x)
-    wanted = called(probed, given, numbers)
+    called = plain_call(call or _by_name(module))
+    numbers = _fitting(x, lengths)
+    probed, given = seen(module), double(x)
+    wanted = called(probed, given, lengths)
     findings, worst = [], 0.0
-    for what, changed in (("other content in", _refilled(given, numbers)), ("more", _longer(given))):
-        output = called(probed, changed, numbers)[:, : wanted.shape[1]]
+    for what, changed in (("other content in the", _refilled(given, numbers)), ("more", _longer(given))):
+        output = called(probed, changed, lengths)
+        if wanted.shape[:2] != x.shape[:2] or output.shape[:2] != changed.shape[:2]:
+            raise CheckError(
+                f"the module gave {tuple(output.shape)} for an input of {tuple(changed.shape)}; give one, or call=, whose "
+                "outputs stand at the inputs' positions"
+            )
         for sample, length in enumerate(numbers):
-            apart = (output[sample, :length] - wanted[sample, :length]).abs().flatten(1).amax(dim=1)
-            apart = apart.nan_to_num(nan=float("inf"))
-            if not len(apart):
+            if not length:
                 continue
-            worst = max(worst, float(apart.max()))
-            if float(apart.max()) > tolerance:
-                findings.append(
-                    f"{what} the padding changes sample {sample} at position {int(apart.argmax())} "
-                    f"by {float(apart.max()):.3g}"
-                )
-    return Report(
-        "padding", "padding must change nothing at real positions", tuple(findings), {"largest change": worst}
-    )
+            apart = (output[sample, :length] - wanted[sample, :length]).detach().abs().flatten(1).amax(dim=1)
+            place = int(apart.nan_to_num(nan=float("inf")).argmax())
+            change = float(apart[place])
+            worst = max(worst, float("inf") if change != change else change)
+            if not change <= tolerance:
+                findings.append(f"{what} padding changes sample {sample} at position {place} by {change:.3g}")
+    figures = {"largest change": worst}
+    return Report("padding", "padding must change nothing at real positions", tuple(findings), figures)
 
 
 def _by_name(module: Any) -> Call:
     """Call a module with its lengths under the name that it has for them."""
     function = module.forward if isinstance(module, nn.Module) else module
+    try:
+        known = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # functions written in C have none
+        known = []
     for name in NAMES:
-        if name in inspect.signature(function).parameters:
+        if name in known:
             return lambda module, x, lengths: module(x, **{name: lengths})
     raise CheckError(
         f"{type(module).__name__} has no argument among {', '.join(NAMES)}; "
         "give call=lambda module, x, lengths: ... that tells it the lengths"
     )
+
+
+def _fitting(x: Tensor, lengths: Lengths) -> list[int]:
+    """The lengths as numbers, where they fit the input and leave something to check."""
+    numbers = [int(length) for length in lengths]
+    if len(numbers) != len(x) or not numbers or min(numbers) < 0 or max(numbers) > x.shape[1]:
+        raise CheckError(f"lengths {numbers} do not fit an input of shape {tuple(x.shape)}; give one for each sample")
+    if min(numbers) == x.shape[1]:
+        raise CheckError("no sample has any padding, so there is nothing to check; give a sample that is shorter")
+    if max(numbers) == 0:
+        raise CheckError("all samples are padding, so there is nothing to check; give a sample of some length")
+    return numbers
 
 
 def _refilled(x: Tensor, lengths: list[int]) -> Tensor:

@@ -9,12 +9,12 @@ __all__ = ["Report"]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of one check; print it to read it.
+    """The outcome of one check; print it to read it. It is true where the check passed.
 
     Attributes:
         name: the check.
         asked: what was promised, in a sentence.
-        findings: what broke the promise, worst first; empty where it was kept.
+        findings: what broke the promise; empty where it was kept.
         figures: what was measured, by name.
         picture: rows and columns of text, or nothing.
     """
@@ -22,13 +22,16 @@ class Report:
     name: str
     asked: str
     findings: tuple[str, ...] = ()
-    figures: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, float | int] = field(default_factory=dict)
     picture: str = ""
 
     @property
     def passed(self) -> bool:
         """Whether nothing was found."""
         return not self.findings
+
+    def __bool__(self) -> bool:
+        return self.passed
 
     def raise_for_failure(self) -> None:
         """Raise the report as an error where something was found.

@@ -121,9 +121,9 @@ class Decoder(nn.Module):
         """
         if cache is not None and (len(cache.layers), cache.batch) != (len(self.layers), len(states)):
             raise ShapeError(
-                f"the decoder was given {len(states)} samples for {len(self.layers)} layers, and a cache of {cache.batch} "
-                f"samples for {len(cache.layers)}; give the cache that this decoder handed back, and select its rows "
-                "as those of the batch were"
+                f"the decoder has {len(self.layers)} layers and was given {len(states)} samples, but a cache of "
+                f"{len(cache.layers)} layers and {cache.batch} samples; give what its last call handed back, with the "
+                "rows selected that go on"
             )
         layers = []
         for index, layer in enumerate(self.layers):

@@ -44,8 +44,8 @@ class Sinusoidal(Positions):
         d_model: width of the states.
         layout: "interleaved" puts each cosine beside its sine, as the paper does; "halves" puts all sines first.
 
-    >>> Sinusoidal(d_model=4).table(length=2).round(decimals=2).tolist()
-    [[0.0, 1.0, 0.0, 1.0], [0.84..., 0.54..., 0.01..., 1.0]]
+    >>> Sinusoidal(d_model=4).table(length=2).mul(100).round().int().tolist()
+    [[0, 100, 0, 100], [84, 54, 1, 100]]
     """
 
     def __init__(self, d_model: int, layout: Literal["interleaved", "halves"] = "interleaved") -> None:

@@ -1,5 +1,7 @@
 """The encoder and the decoder joined: states in, states out, as in the middle of the paper's figure 1."""
 
+from functools import partial
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -60,30 +62,21 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         self.d_model = d_model
 
-        def attention() -> MultiHeadAttention:
-            return MultiHeadAttention(d_model, num_heads, bias=bias, dropout=attention_dropout, backend=backend)
-
-        def feed_forward() -> FeedForward:
-            return FeedForward(d_model, d_ff, activation=activation, bias=bias, dropout=activation_dropout)
-
-        def residual() -> Residual:
-            return Residual(d_model, norm=norm, dropout=dropout, eps=eps, bias=bias)
-
-        def last() -> nn.LayerNorm | None:
-            wanted = norm == "pre" if final_norm is None else final_norm
-            return nn.LayerNorm(d_model, eps=eps, bias=bias) if wanted else None
-
-        self.encoder = Encoder(
-            (EncoderLayer(attention(), feed_forward(), residual(), residual()) for _ in range(num_encoder_layers)),
-            last(),
+        attention = partial(
+            MultiHeadAttention, d_model, num_heads, bias=bias, dropout=attention_dropout, backend=backend
         )
-        self.decoder = Decoder(
-            (
-                DecoderLayer(attention(), attention(), feed_forward(), residual(), residual(), residual())
-                for _ in range(num_decoder_layers)
-            ),
-            last(),
+        feed_forward = partial(FeedForward, d_model, d_ff, activation=activation, bias=bias, dropout=activation_dropout)
+        residual = partial(Residual, d_model, norm=norm, dropout=dropout, eps=eps, bias=bias)
+        ends = norm == "pre" if final_norm is None else final_norm
+        encoder_layers = (
+            EncoderLayer(attention(), feed_forward(), residual(), residual()) for _ in range(num_encoder_layers)
         )
+        decoder_layers = (
+            DecoderLayer(attention(), attention(), feed_forward(), residual(), residual(), residual())
+            for _ in range(num_decoder_layers)
+        )
+        self.encoder = Encoder(encoder_layers, nn.LayerNorm(d_model, eps=eps, bias=bias) if ends else None)
+        self.decoder = Decoder(decoder_layers, nn.LayerNorm(d_model, eps=eps, bias=bias) if ends else None)
         for parameter in self.parameters():
             if parameter.dim() == 2:
                 nn.init.xavier_uniform_(parameter)

@@ -115,7 +115,7 @@ class Transformer(nn.Module):
             (B, T, target_vocab_size) logits, and the weights where they are asked for.
 
         Raises:
-            ShapeError: a length does not fit its ids, an id its vocabulary, or there are not as many sources as targets.
+            ShapeError: a length does not fit its ids, an id its vocabulary, or sources and targets are not as many.
             PositionError: a sentence is longer than the positions the model has learned.
         """
         decoded, encoder_weights = self._run(source, target, source_lengths, target_lengths, need_weights)

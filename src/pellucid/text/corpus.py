@@ -99,6 +99,8 @@ def split_lines(rows: Iterable[bytes], name: str) -> Iterator[str]:
     for number, raw in enumerate(rows, start=1):
         if number == 1:
             raw = raw.removeprefix(BYTE_ORDER_MARK)
+            if not raw:
+                return  # nothing but the mark: a file without lines
         raw = raw[:-2] if raw.endswith(b"\r\n") else raw.removesuffix(b"\n")
         try:
             yield raw.decode("utf-8")

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Self, final
+from typing import Any, Literal, Self, final
 
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
@@ -41,13 +41,14 @@ BETWEEN_WORDS = re.compile(r"[ \t\n\r\0\v\f]+")
 HALF_A_PAIR = re.compile(r"[\ud800-\udfff]")
 TOO_SMALL = re.compile(r"smaller than required_chars\. -?\d+ vs (\d+)")
 REST_OF_A_CHARACTER = "·"
-MOST_SEEDS = 1_000_000
+MOST_PIECES = 1_000_000
+LONGEST_WORD = 1000  # characters: learning takes the square of it; what is longer is learned from in parts
 
 # Of SentencePiece's own settings, four make unigram learning four times as quick, and on this package's languages
 # the sentences come out no longer: words with their counts instead of lines, five seeds for each piece wanted,
 # halving at each round of pruning, one round of EM between. Threads add up numbers in an order that depends on how
 # many they are, so they are as many on every machine.
-LEARNING = {
+LEARNING: dict[str, Any] = {
     "input_format": "tsv",
     "num_sub_iterations": 1,
     "shrinking_factor": 0.5,
@@ -81,8 +82,11 @@ def _count_words(lines: Iterable[str]) -> list[str]:
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(BETWEEN_WORDS.split(_clean(line)))
-    del counts[""]
-    return [f"{word}\t{count}" for word, count in counts.items()]
+    parts: Counter[str] = Counter()
+    for word, count in counts.items():
+        for start in range(0, len(word), LONGEST_WORD):
+            parts[word[start : start + LONGEST_WORD]] += count
+    return [f"{part}\t{count}" for part, count in parts.items()]
 
 
 def _explain(error: Exception, vocab_size: int) -> TokenizerError:
@@ -155,7 +159,7 @@ class Tokenizer:
 
         Args:
             lines: The text; lines of two languages one after the other make one vocabulary for both.
-            vocab_size: Ids wanted, marks and bytes among them; a small text may support fewer.
+            vocab_size: Ids wanted, marks and bytes among them, a million at most; a small text may support fewer.
             kind: How pieces are chosen.
             normalization: What is done to text first, here and in `encode`; the room's docstring tells what.
             sample_lines: Lines learned from at most, taken evenly; blank ones do not count.
@@ -180,16 +184,17 @@ class Tokenizer:
                 "a vocabulary was to be learned from no text at all, but at least one word is needed; check the files"
             )
         model = io.BytesIO()
-        seeds = max(1000, min(5 * vocab_size, MOST_SEEDS))
+        # Too small a size is answered with the least that works, if it holds the marks and one piece at least.
+        size = min(max(vocab_size, len(IDS) + 1), MOST_PIECES)
         try:
             SentencePieceTrainer.Train(
                 **LEARNING,
                 sentence_iterator=iter(words),
                 model_writer=model,
                 model_type=kind,
-                vocab_size=vocab_size,
+                vocab_size=size,
                 normalization_rule_name=normalization,
-                seed_sentencepiece_size=seeds,
+                seed_sentencepiece_size=max(1000, min(5 * size, MOST_PIECES)),
             )
         except (RuntimeError, OSError) as error:
             raise _explain(error, vocab_size) from None

@@ -14,6 +14,8 @@ FLOORS = {
     "errors": 0,
     "shapes": 0,
     "version": 0,
+    "disk": 1,
+    "settings": 1,
     "config": 1,
     "text": 2,
     "masks": 2,
@@ -44,7 +46,7 @@ STRANGERS = (
     ("decoding.hypotheses", "model", "search knows no model"),
 )
 GUESTS, HOSTS = ("check", "view"), ("jobs", "cli", "__init__", "__main__")
-WITHOUT_TORCH = ("errors", "version", "config", "text.corpus", "text.tokenizer")
+WITHOUT_TORCH = ("errors", "version", "settings", "config", "text.corpus", "text.tokenizer")
 NAMELESS = {"util", "utils", "helper", "helpers", "common", "misc"}
 LAZY = ("jobs", "cli", "__main__")  # may import a lower floor inside a function, so that `--help` is instant
 

@@ -60,6 +60,7 @@ def demo(
 
 @app.command()
 def train(
+    *,
     out: Annotated[Path, typer.Option(help="The run folder: a new one, or with --resume an old one.")],
     source: Annotated[Path | None, typer.Option(help="Source lines; .gz and .xz too.")] = None,
     target: Annotated[Path | None, typer.Option(help="Target lines, as many as source lines.")] = None,

@@ -5,16 +5,16 @@ found; `DecodingConfig` how sentences are. `RunConfig` is the four together: one
 torch, so that reading a settings file is instant.
 """
 
-import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from pellucid.errors import ConfigError
+from pellucid.settings import Settings, known, set_one
 
 __all__ = [
     "BEGIN_ID",
@@ -34,43 +34,8 @@ PAD_ID, UNKNOWN_ID, BEGIN_ID, END_ID = 0, 1, 2, 3
 Count = Annotated[int, Field(ge=1)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-
-
-class Settings(BaseModel):
-    """A group of settings: keyword-only, immutable, and helpful about slips."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
-    section: ClassVar[str]
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise ConfigError(self._explain(error)) from None
-
-    def replace(self, **changes: Any) -> Self:
-        """The same settings with some of them changed, checked again.
-
-        >>> ModelConfig.tiny(source_vocab_size=11, target_vocab_size=13).replace(dropout=0.2).dropout
-        0.2
-        """
-        return type(self)(**{**self.model_dump(), **changes})
-
-    @classmethod
-    def _explain(cls, error: ValidationError) -> str:
-        """The first fault, as one sentence: what was given, what was needed, what to do."""
-        fault = error.errors(include_url=False)[0]
-        name = ".".join(str(part) for part in fault["loc"])
-        if fault["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(name, cls.model_fields, n=1)
-            advice = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(cls.model_fields)}"
-            return f"{cls.section}: unknown setting '{name}'; {advice}"
-        message = fault["msg"].removeprefix("Value error, ")
-        message = message[0].lower() + message[1:]
-        if not name:
-            return f"{cls.section}: {message}"
-        return f"{cls.section}: '{name}' was given {fault['input']!r}, but {message.replace('input', 'it')}"
 
 
 class ModelConfig(Settings):
@@ -186,7 +151,7 @@ class TrainingConfig(Settings):
     the step; over the last share `cooldown` of the steps it falls towards zero as well. One step is `accumulate`
     batches, shared out over all processes. `steps` bounds the run; `minutes`, where given, chooses `steps` instead,
     once, by timing this machine when the run begins, and keeps `warmup` to at most a fifth of them. `precision` "auto"
-    chooses once too, the faster of float32 and bfloat16.
+    chooses once too, the faster of float32 and bfloat16. `clip_norm` 0 clips nothing.
 
     Every `validate_every` steps the validation loss is measured and the first `validation_lines` are translated for
     BLEU and chrF; `best` says which of these decides the best weights. Every `save_every` steps all that a resumption
@@ -202,8 +167,8 @@ class TrainingConfig(Settings):
     learning_rate: Positive = 1e-3
     betas: tuple[Probability, Probability] = (0.9, 0.98)
     epsilon: Positive = 1e-9
-    weight_decay: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
-    clip_norm: Positive | None = 1.0
+    weight_decay: NotNegative = 0.0
+    clip_norm: NotNegative = 1.0
     accumulate: Count = 1
     label_smoothing: Probability = 0.1
     precision: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
@@ -293,12 +258,10 @@ class RunConfig(Settings):
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"the settings are not TOML: {error}; see `pellucid info` for an example") from None
         for override in overrides:
-            _apply(table, override)
-        unknown = [name for name in table if name not in cls.model_fields]
-        if unknown:
-            near = difflib.get_close_matches(unknown[0], cls.model_fields, n=1) or list(cls.model_fields)
-            raise ConfigError(f"settings: unknown section '{unknown[0]}'; did you mean '{near[0]}'?")
+            set_one(table, override)
         for name, section in table.items():
+            if name not in cls.model_fields:
+                raise ConfigError(f"settings: unknown section '{name}'; {known(name, cls.model_fields)}")
             if not isinstance(section, dict):
                 raise ConfigError(f"settings: '{name}' was given {section!r}, but it is a section; write [{name}]")
         data = DataConfig(**table.get("data", {}))
@@ -316,28 +279,14 @@ class RunConfig(Settings):
         if path is None:
             return cls.from_toml("", overrides)
         try:
-            return cls.from_toml(path.read_text(encoding="utf-8"), overrides)
+            return cls.from_toml(path.read_text(encoding="utf-8-sig"), overrides)
         except OSError as error:
             raise ConfigError(f"the settings {path} cannot be read ({error.strerror}); check the path") from None
-        except (ConfigError, UnicodeDecodeError) as error:
+        except UnicodeDecodeError:
+            raise ConfigError(f"the settings {path} are not UTF-8 text; save the file as UTF-8") from None
+        except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
 
     def to_toml(self) -> str:
         """Write every setting, so that a later version's defaults cannot change an old run."""
         return tomli_w.dumps(self.model_dump(exclude_none=True, mode="json"))
-
-
-def _apply(table: dict[str, Any], override: str) -> None:
-    """Set one `section.name=value` in a table of settings."""
-    name, equals, value = override.partition("=")
-    section, dot, key = name.strip().partition(".")
-    if not (equals and dot and key):
-        raise ConfigError(f"--set was given '{override}', but it takes section.name=value, as in training.steps=5000")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value.strip()
-    group = table.setdefault(section, {})
-    if not isinstance(group, dict):
-        raise ConfigError(f"settings: '{section}' was given {group!r}, but it is a section; write [{section}]")
-    group[key] = parsed

@@ -1,4 +1,4 @@
-"""How a training looks while it runs: a moving bar on a terminal, plain lines anywhere else."""
+"""How a long job looks while it runs: a moving bar on a terminal, plain lines anywhere else."""
 
 import sys
 import time
@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from pellucid.training import Event, Saved, StepTaken, Stopped, Validated
 
@@ -14,24 +14,26 @@ __all__ = ["Display"]
 
 
 class Display:
-    """Shows a training on a stream; use it as a context.
+    """Shows a job on a stream; use it as a context.
 
     Args:
         stream: where to; standard error, so that standard output stays for results.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self.console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=True)
+        # Everything is shown as it is: no markup, no emoji for what stands between colons, no line cut in two.
+        self.console = Console(
+            file=stream or sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True
+        )
         self.began = time.monotonic()
         self.bar: Progress | None = None
         self.task: TaskID | None = None
         if self.console.is_terminal:
             self.bar = Progress(
-                TextColumn("training"),
+                TextColumn("{task.description}"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[figures]}"),
-                TimeRemainingColumn(),
+                TextColumn("{task.fields[figures]}", markup=False),
                 console=self.console,
                 transient=True,
             )
@@ -42,12 +44,17 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.bar is not None:
+        if self.bar is not None and self.task is not None:
             self.bar.stop()
 
     def note(self, line: str) -> None:
         """Say one thing, with the seconds since the beginning before it."""
-        self.console.print(f"[{time.monotonic() - self.began:7.1f} s] {line}", markup=False)
+        self.console.print(f"[{time.monotonic() - self.began:7.1f} s] {line}")
+
+    def count(self, done: int, total: int) -> None:
+        """Move the bar, where there is one, to so many lines translated."""
+        if self.bar is not None:
+            self._move(self.bar, "translating", done, total, "")
 
     def tell(self, event: Event) -> None:
         """Show an event of the training."""
@@ -65,12 +72,16 @@ class Display:
                 pass
 
     def _step(self, event: StepTaken) -> None:
+        left = f"{event.seconds_left / 60:.1f} min left"
         figures = f"loss {event.loss:.3f}, {event.tokens_per_second:,.0f} tokens/s"
         if self.bar is None:
-            left = f"{event.seconds_left / 60:.1f} min left"
             self.note(f"step {event.step:,} of {event.steps:,}: {figures}, rate {event.learning_rate:.2e}, {left}")
-            return
+        else:
+            self._move(self.bar, "training", event.step, event.steps, f"{figures}, {left}")
+
+    def _move(self, bar: Progress, what: str, done: int, total: int, figures: str) -> None:
+        """Bring the bar up to date; it appears when there is something to show."""
         if self.task is None:
-            self.bar.start()
-            self.task = self.bar.add_task("training", figures=figures)
-        self.bar.update(self.task, completed=event.step, total=event.steps, figures=figures)
+            bar.start()
+            self.task = bar.add_task(what, figures=figures)
+        bar.update(self.task, description=what, completed=done, total=total, figures=figures)

@@ -2,20 +2,20 @@
 
     RUN/
       run.toml                  format version, every setting, and what the run was begun on
-      source.model, target.model    SentencePiece tokenizers (one file, tokenizer.model, where they are shared)
+      source.model, target.model    SentencePiece tokenizers (one file, tokenizer.model, where the vocabulary is shared)
       best.safetensors          the weights of the best validation
       checkpoints/00001000/     weights.safetensors, optimizer.safetensors, state.toml
       metrics.jsonl             a line for each report of the training
 
-Every file and folder is written under a temporary name, flushed to the disk, and renamed. Nothing is loaded by pickle.
+Every file and folder is written under a name that ends in .tmp, flushed to the disk, and renamed; only metrics.jsonl
+grows in place. Nothing is loaded by pickle.
 """
 
 import json
-import os
 import shutil
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,6 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from pellucid.config import RunConfig
+from pellucid.disk import flush, new_draft, remove, settle, write_atomically, writing
 from pellucid.errors import ConfigError, RunError
 from pellucid.text.tokenizer import Tokenizer
 from pellucid.version import __version__
@@ -34,6 +35,9 @@ __all__ = ["FORMAT", "Checkpoint", "Run", "load_weights", "write_atomically"]
 
 FORMAT = 1
 """The version of the layout above; it changes when an older reader would misread a run."""
+
+BEGUN = frozenset({"run.toml", "tokenizer.model", "source.model", "target.model"})
+"""What a run writes while it begins; a folder with some of it and no run.toml was killed then, and may be taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +73,34 @@ class Run:
         return (path / "run.toml").is_file()
 
     @classmethod
+    def require_free(cls, path: Path) -> None:
+        """Refuse a folder in which no run can begin; one is missing, empty, or left by a run killed while it began.
+
+        Raises:
+            RunError: the folder holds a run or something else.
+        """
+        if cls.exists(path):
+            raise RunError(f"{path} already holds a run; continue it with --resume, or choose another folder")
+        if path.exists() and not path.is_dir():
+            raise RunError(f"{path} is a file, but a run is a folder; choose another name")
+        for entry in path.iterdir() if path.is_dir() else ():
+            bare = entry.name == "checkpoints" and entry.is_dir() and not any(entry.iterdir())
+            if not bare and entry.name.removesuffix(".tmp") not in BEGUN:
+                raise RunError(f"{path} holds '{entry.name}', which is no run's; choose an empty or a new folder")
+
+    @classmethod
     def create(cls, path: Path, config: RunConfig, source: Tokenizer, target: Tokenizer, corpus: str) -> Self:
-        """Begin a run in a folder that is missing, empty, or holds a run that was killed before it had begun.
+        """Begin a run in a folder that is free; its run.toml is written last, and makes it a run.
 
         Raises:
             RunError: the folder holds a run or something else, or cannot be written.
         """
-        if cls.exists(path):
-            raise RunError(f"{path} already holds a run; continue it with --resume, or choose another folder")
-        ours = {"tokenizer.model", "source.model", "target.model"}
-        if path.exists() and not path.is_dir():
-            raise RunError(f"{path} is a file, but a run is a folder; choose another name")
-        if path.is_dir() and any(entry.name.removesuffix(".tmp") not in ours for entry in path.iterdir()):
-            raise RunError(f"{path} holds files that are not a run's; choose an empty or a new folder")
-        try:
+        cls.require_free(path)
+        with writing(path):
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"{path} cannot be made ({error.strerror}); choose a folder that can be written") from None
-        if source == target:
-            write_atomically(path / "tokenizer.model", source.to_bytes())
-        else:
-            write_atomically(path / "source.model", source.to_bytes())
-            write_atomically(path / "target.model", target.to_bytes())
         run = cls(path, config, source, target, corpus)
+        for name, tokenizer in zip(_tokenizer_names(config), (source, target), strict=True):
+            write_atomically(path / name, tokenizer.to_bytes())
         run.write_settings()
         return run
 
@@ -104,10 +113,12 @@ class Run:
         """
         try:
             table = tomllib.loads((path / "run.toml").read_text(encoding="utf-8"))
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             raise RunError(
                 f"{path} holds no run (no run.toml); give the folder that `pellucid train --out` wrote"
             ) from None
+        except OSError as error:
+            raise RunError(f"{path / 'run.toml'} cannot be read ({error.strerror}); see to its permissions") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise RunError(f"{path / 'run.toml'} cannot be read: {error}; restore it from a copy") from None
         if table.get("format") != FORMAT:
@@ -121,15 +132,12 @@ class Run:
             config = RunConfig.from_toml(tomli_w.dumps(sections))
         except ConfigError as error:
             raise RunError(f"{path / 'run.toml'}: {error}") from None
-        names = ("tokenizer.model",) * 2 if config.data.shared_vocabulary else ("source.model", "target.model")
-        source, target = (Tokenizer.load(path / name) for name in names)
+        source, target = (Tokenizer.load(path / name) for name in _tokenizer_names(config))
         return cls(path, config, source, target, corpus)
 
     def with_config(self, config: RunConfig) -> "Run":
-        """The same run under changed settings, written to its run.toml."""
-        run = Run(self.path, config, self.source_tokenizer, self.target_tokenizer, self.corpus)
-        run.write_settings()
-        return run
+        """The same run under changed settings; they last once `write_settings` has been called."""
+        return replace(self, config=config)
 
     def write_settings(self) -> None:
         """Write run.toml, which is what makes a folder a run."""
@@ -138,38 +146,42 @@ class Run:
 
     def save_best(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Write the best weights so far, with the facts of their validation."""
-        place = self.path / "best.safetensors.tmp"
-        save_file(_plain(weights), place, metadata={name: str(value) for name, value in facts.items()})
-        _settle(place, self.path / "best.safetensors")
+        place = self.path / "best.safetensors"
+        with writing(place):
+            draft = new_draft(place)
+            _write_tensors(draft / place.name, weights, facts)
+            settle(draft / place.name, place)
+            draft.rmdir()
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint, then forget all but the newest `training.keep`."""
         step = int(checkpoint.state["step"])
         folder = self.path / "checkpoints" / f"{step:08d}"
-        draft = folder.with_name(folder.name + ".tmp")
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
-        save_file(_plain(checkpoint.weights), draft / "weights.safetensors")
-        save_file(_plain(checkpoint.optimizer), draft / "optimizer.safetensors")
-        (draft / "state.toml").write_bytes(tomli_w.dumps(dict(checkpoint.state)).encode())
-        for file in draft.iterdir():
-            _flush(file)
-        shutil.rmtree(folder, ignore_errors=True)
-        _settle(draft, folder)
-        for old in self.checkpoints()[: -self.config.training.keep]:
-            # Renamed first, so that a kill in the middle of the removal leaves no half checkpoint under a true name.
-            doomed = old.rename(old.with_name(old.name + ".tmp"))
-            shutil.rmtree(doomed)
+        with writing(folder):
+            draft = new_draft(folder)
+            _write_tensors(draft / "weights.safetensors", checkpoint.weights)
+            _write_tensors(draft / "optimizer.safetensors", checkpoint.optimizer)
+            (draft / "state.toml").write_bytes(tomli_w.dumps(dict(checkpoint.state)).encode())
+            for file in draft.iterdir():
+                flush(file)
+            if folder.exists():
+                remove(folder)
+            settle(draft, folder)
+            for old in self.checkpoints()[: -self.config.training.keep]:
+                remove(old)
         return folder
 
     def checkpoints(self) -> list[Path]:
         """The folders of all whole checkpoints, oldest first."""
-        return sorted(place for place in (self.path / "checkpoints").glob("*") if place.name.isdigit())
+        whole = [place for place in (self.path / "checkpoints").glob("*") if place.name.isdecimal()]
+        return sorted(whole, key=lambda place: int(place.name))
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint, or None where none has been written yet; drafts of a killed save are cleared away."""
-        for draft in (self.path / "checkpoints").glob("*.tmp"):
-            shutil.rmtree(draft, ignore_errors=True)
+        """The newest checkpoint, or None where none has been written yet.
+
+        Raises:
+            RunError: it is damaged.
+        """
         folders = self.checkpoints()
         if not folders:
             return None
@@ -177,10 +189,18 @@ class Run:
             state = tomllib.loads((folders[-1] / "state.toml").read_text(encoding="utf-8"))
             weights = load_file(folders[-1] / "weights.safetensors")
             return Checkpoint(weights, load_file(folders[-1] / "optimizer.safetensors"), state)
-        except (OSError, tomllib.TOMLDecodeError, SafetensorError) as error:
+        except (OSError, ValueError, SafetensorError) as error:  # text that is not TOML or UTF-8 is a ValueError
             raise RunError(
                 f"the checkpoint {folders[-1]} is damaged ({error}); remove that folder to continue from the one before"
             ) from None
+
+    def clear_drafts(self) -> None:
+        """Remove what a kill left half written; only for whoever is about to write, for it would take a live draft."""
+        for draft in (*self.path.glob("*.tmp"), *(self.path / "checkpoints").glob("*.tmp")):
+            if draft.is_dir():
+                shutil.rmtree(draft, ignore_errors=True)
+            else:
+                draft.unlink(missing_ok=True)
 
     def weights_file(self) -> Path:
         """The weights to translate with: the best, or the newest where none has been validated."""
@@ -193,7 +213,8 @@ class Run:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        place = self.path / "metrics.jsonl"
+        with writing(place), place.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -231,39 +252,33 @@ def load_weights(module: nn.Module, weights: Path | Mapping[str, Tensor]) -> dic
     for name in sorted(own.keys() ^ weights.keys()):
         which = "lack" if name in own else "have"
         raise RunError(f"the weights {which} '{name}', unlike the model; use the settings they were trained with")
+    for name, parameter in own.items():
+        if parameter.shape != weights[name].shape:
+            raise RunError(
+                f"'{name}' has shape {tuple(weights[name].shape)} in the weights, but {tuple(parameter.shape)} in "
+                "the model; use the settings they were trained with"
+            )
     with torch.no_grad():
         for name, parameter in own.items():
-            if parameter.shape != weights[name].shape:
-                raise RunError(
-                    f"'{name}' has shape {tuple(weights[name].shape)} in the weights, but {tuple(parameter.shape)} in "
-                    "the model; use the settings they were trained with"
-                )
             parameter.copy_(weights[name])
     return facts
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a kill, sees the old content or the new, never a part."""
-    draft = path.with_name(path.name + ".tmp")
-    draft.write_bytes(content)
-    _settle(draft, path)
+def _tokenizer_names(config: RunConfig) -> tuple[str, str]:
+    """The files of the source and the target tokenizer: the same one where the vocabulary is shared."""
+    return ("tokenizer.model", "tokenizer.model") if config.data.shared_vocabulary else ("source.model", "target.model")
 
 
-def _settle(draft: Path, path: Path) -> None:
-    """Flush a draft and rename it to its true name; then flush the folder, so that the rename lasts too."""
-    _flush(draft)
-    draft.replace(path)
-    _flush(path.parent)
+def _write_tensors(place: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> None:
+    """Write tensors, contiguous and from the CPU, with facts beside them, in a file that others may read as any other.
 
-
-def _flush(place: Path) -> None:
-    handle = os.open(place, os.O_RDONLY)
+    Safetensors makes a file of its own, which nobody else may read, and renames it.
+    """
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    place.touch()
+    mode = place.stat().st_mode
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous copies outside autograd and on the CPU, as safetensors writes them."""
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(plain, place, metadata={name: str(value) for name, value in (facts or {}).items()})
+    except SafetensorError as error:
+        raise RunError(f"{place} cannot be written ({error}); see to the disk, its room and permissions") from None
+    place.chmod(mode)

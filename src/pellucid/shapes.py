@@ -15,6 +15,7 @@ V         vocabulary             token ids of one language
 
 A *length* counts real tokens, with the marks that were added to them and without padding. Padding always stands
 at the end, so a length says exactly which positions are real. Batch comes first, always.
+An axis written with an underscore, `_length`, may differ between the tensors of one signature: sources and targets.
 
 The paper's other symbols: N is `num_encoder_layers` and `num_decoder_layers`, P_drop is `dropout`, epsilon_ls is
 `label_smoothing`, warmup_steps is `warmup`.
@@ -27,7 +28,7 @@ from torch import Tensor
 
 __all__ = ["Heads", "Ids", "Lengths", "Logits", "Look", "Rows", "States", "Weights"]
 
-Ids = Int[Tensor, "batch length"]
+Ids = Int[Tensor, "batch _length"]
 """Token ids: integers, padded at the end with 0."""
 
 Lengths = Int[Tensor, " batch"] | Sequence[int]
@@ -36,10 +37,10 @@ Lengths = Int[Tensor, " batch"] | Sequence[int]
 Rows = Int[Tensor, " rows"]
 """Indices of samples to keep, in order; one may be named several times."""
 
-States = Float[Tensor, "batch length d_model"]
+States = Float[Tensor, "batch _length d_model"]
 """What layers take and give."""
 
-Heads = Float[Tensor, "batch heads length head_dim"]
+Heads = Float[Tensor, "batch heads _length _head_dim"]
 """States split into heads."""
 
 Weights = Float[Tensor, "batch heads query key"]
@@ -48,5 +49,5 @@ Weights = Float[Tensor, "batch heads query key"]
 Look = Bool[Tensor, "#batch #heads #query key"]
 """A mask as a tensor: True = the query may look at the key."""
 
-Logits = Float[Tensor, "batch length vocabulary"]
+Logits = Float[Tensor, "batch _length _vocabulary"]
 """Unnormalised log-probabilities of the next token."""

@@ -85,7 +85,8 @@ def _compared(name: str, asked: str, ours: Tensor, theirs: Tensor, tolerance: fl
     """A report on the element that lies farthest apart; NaN on either side lies infinitely far."""
     if ours.shape != theirs.shape:
         return Report(name, asked, (f"the shapes differ: {tuple(ours.shape)} and {tuple(theirs.shape)}",))
-    apart = (ours.detach().double() - theirs.detach().double()).abs().nan_to_num(nan=float("inf"), posinf=float("inf"))
+    ours, theirs = ours.detach().double(), theirs.detach().double()
+    apart = (ours - theirs).abs().nan_to_num(nan=float("inf"), posinf=float("inf"))
     worst = float(apart.max()) if apart.numel() else 0.0
     findings: list[str] = []
     if worst > tolerance:

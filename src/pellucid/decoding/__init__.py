@@ -1,11 +1,14 @@
 """How sentences are found: searches that know no model, engines that take their steps, and text in, text out."""
 
-from pellucid.decoding.search import Hypothesis, beam_search, greedy_search, length_normaliser
-from pellucid.decoding.translate import Candidate, Translation, Translator, load
+from pellucid.decoding.search import Hypothesis, State, Step, beam_search, greedy_search, length_normaliser
+from pellucid.decoding.translate import Translator, load
+from pellucid.decoding.translation import Candidate, Translation
 
 __all__ = [
     "Candidate",
     "Hypothesis",
+    "State",
+    "Step",
     "Translation",
     "Translator",
     "beam_search",

@@ -9,6 +9,7 @@ from torch import Tensor
 from pellucid.config import BEGIN_ID, PAD_ID, UNKNOWN_ID
 from pellucid.model import Cache, Transformer
 from pellucid.shapes import Ids, Rows, States
+from pellucid.text.batch import Batch
 
 __all__ = ["ModelEngine", "ModelState"]
 
@@ -30,19 +31,33 @@ class ModelState:
 
 
 class ModelEngine:
-    """Takes steps with a `Transformer`, in evaluation mode and without gradients."""
+    """Takes steps with a `Transformer`, in evaluation mode and without gradients.
+
+    The mode is set when work begins, not before: an engine made for a model in training leaves its dropout on.
+    """
 
     def __init__(self, model: Transformer) -> None:
-        self.model = model.eval()
+        self.model = model
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
         return self.model.head.weight.device
 
+    @property
+    def most_tokens(self) -> int | None:
+        """How many tokens a sentence may have, its mark counted; None where positions have no end."""
+        config = self.model.config
+        return config.max_positions if config.positions == "learned" else None
+
     @torch.inference_mode()
     def begin(self, source: Ids, source_lengths: tuple[int, ...]) -> ModelState:
-        """Read the sources (B, S); the first step follows."""
+        """Read the sources (B, S); the first step follows.
+
+        Raises:
+            PositionError: a source is longer than the positions that the model has learned.
+        """
+        self.model.eval()
         return ModelState(self.model.encode(source.to(self.device), source_lengths), source_lengths)
 
     @torch.inference_mode()
@@ -54,7 +69,35 @@ class ModelEngine:
         logits, cache = self.model.decode(
             ids.to(self.device)[:, None], state.memory, state.source_lengths, cache=state.cache
         )
-        last = logits[:, -1]
-        log_probs = last.to(torch.promote_types(last.dtype, torch.float32)).log_softmax(dim=-1)
+        log_probs = _log_softmax(logits[:, -1])
         log_probs[:, [PAD_ID, UNKNOWN_ID, BEGIN_ID]] = float("-inf")
         return log_probs, ModelState(state.memory, state.source_lengths, cache)
+
+    @torch.inference_mode()
+    def score(self, batch: Batch) -> list[float]:
+        """The log-probability of each target given its source, in nats, the end mark counted.
+
+        Raises:
+            PositionError: a side is longer than the positions that the model has learned.
+        """
+        self.model.eval()
+        batch = batch.to(self.device)
+        logits = self.model(batch.source, batch.target, batch.source_lengths, batch.target_lengths)
+        gold = _log_softmax(logits).gather(2, batch.labels[:, :, None])[:, :, 0]
+        return [float(row[:length].sum()) for row, length in zip(gold, batch.target_lengths, strict=True)]
+
+    @torch.inference_mode()
+    def cross_attention(self, batch: Batch) -> Float[Tensor, "layers heads target source"]:
+        """What each target token of the one pair in a batch looked at while it was chosen, the end mark too.
+
+        It is one pass over the whole sentence. Where that filled the last learned position, no end mark could follow.
+        """
+        self.model.eval()
+        batch = batch.to(self.device)
+        _, weights = self.model(batch.source, batch.target[:, : self.most_tokens], need_weights=True)
+        return torch.cat(weights.cross).cpu()
+
+
+def _log_softmax(logits: Float[Tensor, "*rows vocabulary"]) -> Float[Tensor, "*rows vocabulary"]:
+    """Log-probabilities, in float32 at least: half precision would lose too much of their sums."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)

@@ -1,90 +1,34 @@
 """Text in, text out: lines to ids, ids through a search, hypotheses to lines, in the order they came."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from pellucid.config import BEGIN_ID, END_ID, DecodingConfig
 from pellucid.decoding.engines import ModelEngine
 from pellucid.decoding.search import Hypothesis, beam_search, greedy_search, length_normaliser
+from pellucid.decoding.translation import Candidate, Translation
 from pellucid.errors import ConfigError, DecodingError, PositionError
 from pellucid.model import Transformer
 from pellucid.run import Run, load_weights
 from pellucid.text.batch import Batch, Example, collate
 from pellucid.text.tokenizer import Tokenizer
 
-__all__ = ["Candidate", "Translation", "Translator", "load", "pick_device"]
+__all__ = ["Translator", "load", "pick_device"]
 
 WINDOW = 1024
 """Lines that are read ahead, sorted by length and batched; what bounds the memory of `translate_lines`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One way to translate a line.
-
-    Attributes:
-        text: the translation.
-        tokens: its pieces.
-        log_prob: sum of the tokens' log-probabilities in nats, the end mark counted.
-        score: log_prob over GNMT's length normaliser.
-        finished: whether it ended by itself, rather than at the length limit.
-    """
-
-    text: str
-    tokens: tuple[str, ...]
-    log_prob: float
-    score: float
-    finished: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Translation:
-    """A line and its translations, best first; the best one's text, tokens and figures are its own attributes.
-
-    Attributes:
-        source: the line as it was given.
-        source_tokens: its pieces, the end mark last.
-        hypotheses: the candidates, best first.
-        attention: where asked for, cross-attention (layers, heads, target tokens and end mark, source tokens).
-    """
-
-    source: str
-    source_tokens: tuple[str, ...]
-    hypotheses: tuple[Candidate, ...]
-    attention: Float[Tensor, "layers heads target source"] | None = None
-
-    @property
-    def text(self) -> str:
-        """The best translation."""
-        return self.hypotheses[0].text
-
-    @property
-    def tokens(self) -> tuple[str, ...]:
-        """The pieces of the best translation."""
-        return self.hypotheses[0].tokens
-
-    @property
-    def log_prob(self) -> float:
-        """The best one's log-probability in nats, the end mark counted."""
-        return self.hypotheses[0].log_prob
-
-    @property
-    def score(self) -> float:
-        """The best one's normalised log-probability."""
-        return self.hypotheses[0].score
 
 
 class Translator:
     """A model with its tokenizers, ready to translate.
 
     Args:
-        model: the network; it is put into evaluation mode.
+        model: the network; it is put into evaluation mode whenever it translates.
         source_tokenizer: text <-> ids of the source language.
         target_tokenizer: text <-> ids of the target language.
         settings: the defaults of every search.
@@ -141,10 +85,6 @@ class Translator:
         attention: bool = False,
     ) -> Iterator[Translation]:
         """Translate any number of lines lazily, in bounded memory; otherwise as `translate`."""
-        if isinstance(lines, str):
-            raise DecodingError(
-                f"translate was given the one string {lines[:40]!r}, but it takes lines; put it in a list"
-            )
         settings = self.settings.replace(
             **{name: given for name, given in (("beam", beam), ("length_penalty", length_penalty)) if given is not None}
         )
@@ -153,7 +93,7 @@ class Translator:
                 f"n_best is {n_best}, but a beam of {settings.beam} gives 1 to {settings.beam} candidates; "
                 "widen the beam, or ask for fewer"
             )
-        return self._in_windows(iter(lines), settings, n_best, attention)
+        return self._in_windows(_strings(lines, "translate"), settings, n_best, attention)
 
     def _in_windows(
         self, lines: Iterator[str], settings: DecodingConfig, n_best: int, attention: bool
@@ -167,30 +107,29 @@ class Translator:
         self, lines: Sequence[str], settings: DecodingConfig, n_best: int, attention: bool, read: int
     ) -> list[Translation]:
         """Translate lines that fit in memory together, those of like length side by side."""
-        for line in lines:
-            if not isinstance(line, str):
-                raise DecodingError(f"translate was given {line!r} among its lines, but a line is a string")
         encoded = self.source_tokenizer.encode_all(lines)
         blank = Candidate("", (), 0.0, 0.0, finished=True)
         done = [Translation(line, (), (blank,) * n_best) for line in lines]
-        order = sorted((row for row, ids in enumerate(encoded) if ids), key=lambda row: (len(encoded[row]), row))
-        for rows in self._batches(order, encoded, settings):
+        lengths = {row: len(ids) for row, ids in enumerate(encoded) if ids and lines[row].strip()}
+        for rows in self._batches(lengths, settings):
             batch = collate([Example(read + row + 1, encoded[row], []) for row in rows])
             for row, found in zip(rows, self._search(batch, settings, n_best), strict=True):
                 candidates = tuple(self._candidate(hypothesis) for hypothesis in found)
-                weights = self._attention(encoded[row], found[0]) if attention else None
+                pair = collate([Example(read + row + 1, encoded[row], found[0].ids)])
+                weights = self.engine.cross_attention(pair) if attention else None
                 pieces = (*self.source_tokenizer.pieces(encoded[row]), "</s>")
                 done[row] = Translation(lines[row], pieces, candidates, weights)
         return done
 
     @staticmethod
-    def _batches(
-        order: Sequence[int], encoded: Sequence[Sequence[int]], settings: DecodingConfig
-    ) -> Iterator[list[int]]:
-        """Cut rows sorted by length so that a batch's hypotheses have `batch_tokens` source tokens at most."""
+    def _batches(lengths: Mapping[int, int], settings: DecodingConfig) -> Iterator[list[int]]:
+        """Put rows of like length together so that a batch's hypotheses have `batch_tokens` source tokens at most.
+
+        The longest come first: what is too long for the model or for the memory shows before any work is done.
+        """
         batch: list[int] = []
-        for row in order:
-            if batch and (len(batch) + 1) * (len(encoded[row]) + 1) * settings.beam > settings.batch_tokens:
+        for row in sorted(lengths, key=lambda row: (-lengths[row], row)):
+            if batch and (len(batch) + 1) * (lengths[batch[0]] + 1) * settings.beam > settings.batch_tokens:
                 yield batch
                 batch = []
             batch.append(row)
@@ -199,11 +138,8 @@ class Translator:
 
     def _search(self, batch: Batch, settings: DecodingConfig, n_best: int) -> list[list[Hypothesis]]:
         """Search for all sentences of a batch at once."""
-        try:
+        with _naming_the_line(batch):
             state = self.engine.begin(batch.source, batch.source_lengths)
-        except PositionError as error:
-            longest = max(range(len(batch.lines)), key=batch.source_lengths.__getitem__)
-            raise PositionError(f"line {batch.lines[longest]}: {error}") from None
         limits = [self._limit(length, settings) for length in batch.source_lengths]
         if settings.beam == 1:
             best = greedy_search(
@@ -216,10 +152,9 @@ class Translator:
         )  # fmt: skip
 
     def _limit(self, source_length: int, settings: DecodingConfig) -> int:
-        """Tokens a translation may have: a multiple of its own source, and no more than learned positions."""
+        """Tokens a translation may have: a multiple of its own source, and no more than the model has positions."""
         limit = int(settings.length_ratio * source_length) + settings.length_extra
-        config = self.engine.model.config
-        return min(limit, config.max_positions) if config.positions == "learned" else limit
+        return min(limit, self.engine.most_tokens or limit)
 
     def _candidate(self, hypothesis: Hypothesis) -> Candidate:
         return Candidate(
@@ -230,38 +165,56 @@ class Translator:
             finished=hypothesis.finished,
         )
 
-    @torch.inference_mode()
-    def _attention(self, source: Sequence[int], found: Hypothesis) -> Float[Tensor, "layers heads target source"]:
-        """What each target token looked at while it was chosen: one teacher-forced pass over the finished sentence."""
-        batch = collate([Example(1, source, found.ids)]).to(self.engine.device)
-        _, weights = self.engine.model(batch.source, batch.target, need_weights=True)
-        return torch.cat(weights.cross).cpu()
-
-    @torch.inference_mode()
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """The log-probability of each target given its source, in nats, the end mark counted.
 
         Raises:
-            DecodingError: there are not as many sources as targets.
+            DecodingError: there are not as many sources as targets, or one of them is not a row of strings.
+            PositionError: a line is longer than the positions that the model has learned.
         """
+        sources, targets = list(_strings(sources, "score")), list(_strings(targets, "score"))
         if len(sources) != len(targets):
             raise DecodingError(
                 f"score was given {len(sources)} sources and {len(targets)} targets; give a target for each source"
             )
-        model, scores = self.engine.model, [0.0] * len(sources)
         pairs = list(
             zip(self.source_tokenizer.encode_all(sources), self.target_tokenizer.encode_all(targets), strict=True)
         )
-        lengths = [[0] * (len(source) + len(target)) for source, target in pairs]
-        order = sorted(range(len(pairs)), key=lambda row: len(lengths[row]))
-        for rows in self._batches(order, lengths, self.settings):
-            batch = collate([Example(row + 1, *pairs[row]) for row in rows]).to(self.engine.device)
-            logits = model(batch.source, batch.target, batch.source_lengths, batch.target_lengths)
-            log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
-            gold = log_probs.gather(2, batch.labels[:, :, None])[:, :, 0]
-            for index, row in enumerate(rows):
-                scores[row] = float(gold[index, : batch.target_lengths[index]].sum())
+        scores = [0.0] * len(pairs)
+        lengths = {row: len(source) + len(target) for row, (source, target) in enumerate(pairs)}
+        for rows in self._batches(lengths, self.settings):
+            batch = collate([Example(row + 1, *pairs[row]) for row in rows])
+            with _naming_the_line(batch):
+                found = self.engine.score(batch)
+            for row, log_prob in zip(rows, found, strict=True):
+                scores[row] = log_prob
         return scores
+
+
+def _strings(lines: Iterable[object], job: str) -> Iterator[str]:
+    """The lines one by one, each seen to be a string; one string is refused at once, for its letters are no lines."""
+    if isinstance(lines, str):
+        raise DecodingError(f"{job} was given the one string {lines[:40]!r}, but it takes lines; put it in a list")
+
+    def checked() -> Iterator[str]:
+        for number, line in enumerate(lines, start=1):
+            if not isinstance(line, str):
+                raise DecodingError(
+                    f"{job} was given {line!r} as line {number}, but a line is a string; give '' for a blank one"
+                )
+            yield line
+
+    return checked()
+
+
+@contextmanager
+def _naming_the_line(batch: Batch) -> Iterator[None]:
+    """Name the line in an error about positions: the longest of a batch is one that has too many."""
+    try:
+        yield
+    except PositionError as error:
+        sizes = [max(pair) for pair in zip(batch.source_lengths, batch.target_lengths, strict=True)]
+        raise PositionError(f"line {batch.lines[sizes.index(max(sizes))]}: {error}") from None
 
 
 def _normalised(hypothesis: Hypothesis, length_penalty: float) -> Hypothesis:
@@ -297,7 +250,9 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        torch.empty(0, device=name)
+        usable = not torch.empty(0, device=name).is_meta  # "meta" holds shapes, and no numbers
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise ConfigError(f"the device '{name}' is not on this machine; take 'cpu' or 'auto'") from None
+        usable = False
+    if not usable:
+        raise ConfigError(f"the device '{name}' is not on this machine; take 'cpu' or 'auto'")
     return torch.device(name)

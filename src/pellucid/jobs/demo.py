@@ -8,7 +8,7 @@ from pathlib import Path
 from sacrebleu import CHRF
 
 from pellucid import masks, view
-from pellucid.decoding.translate import Translation, Translator, load
+from pellucid.decoding import Translation, Translator, load
 from pellucid.errors import RunError
 from pellucid.jobs.baseline import nearest_translations
 from pellucid.jobs.material import TextFiles

@@ -61,7 +61,13 @@ def read(
         note(corpus.report())
     held = validation.read("the validation text", "--valid-source and --valid-target, or --valid-pairs")
     if held is None:
+        everything = len(corpus.pairs)
         corpus, held = hold_out(corpus, config.data.held_out, config.training.seed)
+        if not held.pairs:
+            raise TextError(
+                f"the training text has {everything} pairs, too few to hold a tenth of them out for validation; "
+                "give --valid-source and --valid-target, or --valid-pairs"
+            )
         note(
             f"held out {len(held.pairs):,} pairs for validation, drawn with seed {config.training.seed}; "
             f"{len(corpus.pairs):,} are left to train on, none sharing a side with those"
@@ -103,12 +109,11 @@ def encode(
     limits = (config.data.max_length, config.data.over_length)
     encoded = Encoded(encode_pairs(corpus, source, target, *limits), encode_pairs(held, source, target, *limits), held)
     for what, part in (("training", encoded.train), ("validation", encoded.validation)):
-        if part.over_length:
+        if part.over_length or part.empty:
             note(f"{what}: {part.report()}")
         if not part.examples:
             raise TextError(
-                f"every {what} pair is longer than data.max_length = {config.data.max_length} tokens; "
-                "raise it, or set data.over_length = 'truncate'"
+                f"no {what} pair is left: {part.report()}; raise data.max_length, or set data.over_length = 'truncate'"
             )
     return encoded
 
@@ -121,5 +126,5 @@ def fingerprint(examples: Sequence[Example]) -> str:
     """
     digest = hashlib.sha256()
     for example in examples:
-        digest.update(array("l", [len(example.source), *example.source, len(example.target), *example.target]))
+        digest.update(array("q", [len(example.source), *example.source, len(example.target), *example.target]))
     return f"sha256:{digest.hexdigest()[:32]}"

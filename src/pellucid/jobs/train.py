@@ -53,9 +53,9 @@ def train(
     """
     fabric = launch(pick_device(device), "auto")
     quiet = note if fabric.is_global_zero else lambda _: None
-    found = Run.exists(out)
-    if found and not resume:
-        raise RunError(f"{out} already holds a run; continue it with --resume, or choose another folder")
+    found = resume and Run.exists(out)
+    if not found:
+        Run.require_free(out)
     fabric.barrier()  # nobody begins a run before everybody has looked for one
     config = _resumed(out, config_file, overrides) if found else RunConfig.from_file(config_file, overrides)
     corpus, held = material.read(training, validation or material.TextFiles(), config, quiet)
@@ -64,7 +64,9 @@ def train(
         encoded = material.encode(corpus, held, run.source_tokenizer, run.target_tokenizer, config, quiet)
         if run.corpus != material.fingerprint(encoded.train.examples):
             raise RunError(f"the run {out} was begun on other text; resume it with the files it was begun with")
-        run = run.with_config(config) if fabric.is_global_zero and config != run.config else run
+        run = run.with_config(config)
+        if fabric.is_global_zero:
+            run.write_settings()
     else:
         run, encoded = _begin(out, corpus, held, config, fabric, quiet)
     return _train(run, encoded, pick_device(device), quiet, tell, should_stop)
@@ -76,10 +78,23 @@ def _resumed(out: Path, config_file: Path | None, overrides: Sequence[str]) -> R
     if config_file is not None:
         raise ConfigError(f"--config cannot change the run {out}, which keeps its settings; use --set for single ones")
     asked = RunConfig.from_toml(own.to_toml(), overrides)
-    for section in ("model", "data"):
-        if getattr(asked, section) != getattr(own, section):
-            raise ConfigError(f"[{section}] cannot change in the middle of the run {out}; begin a new run for that")
-    return asked
+    # A section whose settings all stay, and the one that decides the order of the text and which of it is held out.
+    for place in ("model", "data", "training.seed"):
+        section, _, name = place.partition(".")
+        old, new = getattr(own, section).model_dump(), getattr(asked, section).model_dump()
+        for key in [name] if name else old:
+            if old[key] != new[key]:
+                raise ConfigError(
+                    f"{section}.{key} is {old[key]!r} in the run {out}, and cannot become {new[key]!r} in the middle of "
+                    "it; leave it as it is, or begin a new run"
+                )
+    # What was chosen by measuring, when the run began, is not chosen again.
+    kept: dict[str, object] = {"minutes": None}
+    if asked.training.minutes is not None:
+        kept |= {"steps": own.training.steps, "warmup": own.training.warmup}
+    if asked.training.precision == "auto":
+        kept["precision"] = own.training.precision
+    return asked.replace(training=asked.training.replace(**kept))
 
 
 def _begin(
@@ -124,14 +139,6 @@ def _train(
     torch.manual_seed(settings.seed)
     objective = Objective(Transformer(run.config.model), settings.label_smoothing)
     fabric = launch(device, settings.precision)
-    board = tensorboard(run.path) if settings.tensorboard and fabric.is_global_zero else lambda _: None
-
-    def tell_all(event: Event) -> None:
-        if isinstance(event, StepTaken | Validated):
-            run.log(event.record())
-        board(event)
-        tell(event)
-
     trainer = Trainer(
         objective,
         encoded.train.examples,
@@ -139,12 +146,13 @@ def _train(
         fabric=fabric,
         keeper=run,
         validate=validator(run, objective, encoded),
-        tell=tell_all,
+        tell=_listeners(run, tell) if fabric.is_global_zero else tell,
         should_stop=should_stop,
     )
     checkpoint = run.newest()
     fabric.barrier()
     if fabric.is_global_zero:
+        run.clear_drafts()
         run.forget_metrics_after(int(checkpoint.state["step"]) if checkpoint else 0)
     if checkpoint:
         trainer.resume(checkpoint)
@@ -153,3 +161,16 @@ def _train(
     note(f"training {parameters / 1e6:.1f} M parameters on {len(encoded.train.examples):,} pairs")
     trainer.run()
     return run
+
+
+def _listeners(run: Run, tell: Callable[[Event], None]) -> Callable[[Event], None]:
+    """Whoever watches, the run's own metrics, and TensorBoard where it is asked for."""
+    board = tensorboard(run.path) if run.config.training.tensorboard else lambda _: None
+
+    def tell_all(event: Event) -> None:
+        if isinstance(event, StepTaken | Validated):
+            run.log(event.record())
+        board(event)
+        tell(event)
+
+    return tell_all

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pellucid.decoding.translate import Translation, Translator, load
+from pellucid.decoding import Translation, load
 from pellucid.errors import TextError
-from pellucid.jobs.scoring import Scores, score_corpus
+from pellucid.jobs.scoring import Scores, bleu_for, score_corpus
+from pellucid.run import Run
 from pellucid.text.corpus import read_lines
 
 __all__ = ["Evaluation", "evaluate", "pair_scores", "translations"]
@@ -36,31 +37,50 @@ def evaluate(
     length_penalty: float | None = None,
     target_language: str | None = None,
     device: str = "auto",
-    note: Callable[[int], None] = lambda _: None,
+    note: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Evaluation:
     """Translate a file and compare it with its reference.
+
+    Args:
+        run: the run folder.
+        source: lines to translate.
+        reference: what they should become.
+        beam: hypotheses side by side; None takes the run's.
+        length_penalty: exponent of the length normaliser; None takes the run's.
+        target_language: chooses how BLEU cuts words; None takes the run's data.target_language.
+        device: where to compute.
+        note: is given, after each line, how many are translated, and how many there are.
+
+    Raises:
+        TextError: the two files have no lines, or not the same number of them.
+    """
+    sources, references = _matched(source, reference)
+    if not sources:
+        raise TextError(f"{source} and {reference} have no lines, but scores need one pair at least; check the files")
+    if target_language is None:
+        target_language = Run.open(run).config.data.target_language
+    bleu_for(target_language)  # a word cutter that is missing shows before the work, not after it
+    found: list[str] = []
+    for translation in load(run, device).translate_lines(sources, beam=beam, length_penalty=length_penalty):
+        found.append(translation.text)
+        note(len(found), len(sources))
+    return Evaluation(score_corpus(found, references, target_language), tuple(found))
+
+
+def pair_scores(run: Path, source: Path, target: Path, device: str = "auto") -> list[float]:
+    """The log-probability of each target line given its source line, in nats, the end mark counted.
 
     Raises:
         TextError: the two files do not have the same number of lines.
     """
-    sources, references = _matched(source, reference)
-    translator: Translator = load(run, device)
-    found = []
-    for translation in translator.translate_lines(sources, beam=beam, length_penalty=length_penalty):
-        found.append(translation.text)
-        note(len(found))
-    return Evaluation(score_corpus(found, references, target_language or ""), tuple(found))
-
-
-def pair_scores(run: Path, source: Path, target: Path, device: str = "auto") -> list[float]:
-    """The log-probability of each target line given its source line, in nats, the end mark counted."""
     return load(run, device).score(*_matched(source, target))
 
 
 def _matched(one: Path, other: Path) -> tuple[list[str], list[str]]:
+    """The lines of two files, as many of the one as of the other."""
     first, second = list(read_lines(one)), list(read_lines(other))
     if len(first) != len(second):
         raise TextError(
-            f"{one} has {len(first):,} lines and {other} has {len(second):,}; give files that match line by line"
+            f"{one} has {len(first)} lines and {other} has {len(second)}; give files that match line by line"
         )
     return first, second

@@ -10,9 +10,10 @@ import random
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from io import BufferedIOBase
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from pellucid.errors import TextError
 
@@ -38,7 +39,7 @@ def name_lines(lines: Sequence[int]) -> str:
     return f"lines {', '.join(shown)} and {last}"
 
 
-def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
+def _open(path: Path) -> BufferedIOBase:
     """Open a file for its bytes, unpacked where its name ends in .gz or .xz."""
     match path.suffix.lower():
         case ".gz":

@@ -9,7 +9,7 @@ What normalisation changes, before text is cut:
 =============  =====================================================================================================
 "identity"     runs of spaces become one, spaces at both ends go; tabs, no-break spaces and all else stay as they are
 "nfkc"         that, and Unicode's NFKC: "ﬁ" becomes "fi", "１" becomes "1", a no-break space becomes a space
-"nmt_nfkc"     that, and tabs and line breaks become spaces, other control characters and U+FEFF go
+"nmt_nfkc"     that, and tabs, line breaks, U+200B and U+FEFF become spaces, and other control characters go
 =============  =====================================================================================================
 
 Under each of them "▁" (U+2581) in a text is read as a space, and half of a surrogate pair as U+FFFD. Control tokens
@@ -22,6 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, Self, final
 
@@ -277,12 +278,11 @@ class Tokenizer:
 
     def _spelled(self, ids: Sequence[int]) -> tuple[int, str]:
         """How many of the ids are the bytes of one visible character, and which; (1, "") where they spell none."""
-        for length in range(1, len(ids) + 1):
-            if ids[length - 1] not in self._bytes:
-                break
-            character = bytes(self._bytes[token] for token in ids[:length]).decode("utf-8", "ignore")
-            if character:
-                return (length, character) if character.isprintable() else (1, "")
+        spelling = bytes(self._bytes[token] for token in takewhile(self._bytes.__contains__, ids))
+        for length in range(1, len(spelling) + 1):
+            character = spelling[:length].decode("utf-8", "replace")
+            if character != "\ufffd" * len(character):
+                return (length, character) if character.isprintable() and len(character) == 1 else (1, "")
         return 1, ""
 
     def _known(self, ids: Sequence[int]) -> list[int]:

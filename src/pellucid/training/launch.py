@@ -7,6 +7,8 @@ from typing import Literal
 import torch
 from lightning_fabric import Fabric
 
+from pellucid.errors import ConfigError
+
 __all__ = ["launch"]
 
 PRECISIONS: dict[str, Literal["32-true", "bf16-mixed", "64-true"]] = {
@@ -23,7 +25,12 @@ def launch(device: torch.device, precision: str) -> Fabric:
     Args:
         device: what kind of device to train on; under `torchrun`, each process takes its own.
         precision: "float32", "bfloat16" (weights float32, products bfloat16), "float64"; "auto" while it is not chosen.
+
+    Raises:
+        ConfigError: the device is one that Pellucid does not train on.
     """
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"training was asked for on '{device}', but it runs on 'cpu' and 'cuda'; take one of them")
     processes, here = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     together = processes > 1
     single = [device.index] if device.index is not None else 1

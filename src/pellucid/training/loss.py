@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from pellucid.config import PAD_ID
 from pellucid.model import Transformer
@@ -29,9 +30,15 @@ class _Projected(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, gold: Tensor, smoothing: float, chunk: int, compute: torch.dtype
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        gold: Tensor,
+        smoothing: float,
+        chunk: int,
+        compute: torch.dtype,
+        needed: bool,
     ) -> Tensor:
-        needed = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         words = len(weight)
         matrix = weight.to(compute)
         total = states.new_zeros((), dtype=torch.promote_types(compute, torch.float32))
@@ -58,10 +65,11 @@ class _Projected(torch.autograd.Function):
         return total
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *grads: Any) -> Any:
         states_grad, weight_grad = ctx.saved_tensors
         scale = grads[0]
-        return states_grad * scale, weight_grad * scale, None, None, None, None
+        return states_grad * scale, weight_grad * scale, None, None, None, None, None
 
 
 def smoothed_cross_entropy(
@@ -89,8 +97,12 @@ def smoothed_cross_entropy(
     device = states.device.type
     mixed = torch.is_autocast_enabled(device)
     compute = torch.get_autocast_dtype(device) if mixed else states.dtype
+    # Asked here: inside, torch neither knows whether gradients are wanted nor counts what they need without them.
+    needed = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
     with torch.autocast(device, enabled=False):
-        loss: Tensor = _Projected.apply(states, weight, gold, smoothing, chunk, compute)  # type: ignore[no-untyped-call]
+        loss: Tensor = _Projected.apply(  # type: ignore[no-untyped-call]
+            states, weight, gold, smoothing, chunk, compute, needed
+        )
     return loss
 
 

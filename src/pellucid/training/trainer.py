@@ -5,17 +5,18 @@ as one that was not. Lightning Fabric carries device, precision and processes; v
 """
 
 import math
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
 from pellucid.config import RunConfig
-from pellucid.errors import TrainingError
+from pellucid.errors import RunError, TrainingError
 from pellucid.run import Checkpoint, load_weights
 from pellucid.text.batch import Batch, Example
 from pellucid.training.events import Event, Saved, StepTaken, Stopped, Validated
@@ -28,8 +29,12 @@ __all__ = ["Keeper", "Trainer"]
 HIGHER_IS_BETTER = {"chrf": True, "bleu": True, "loss": False}
 
 
+@runtime_checkable
 class Keeper(Protocol):
-    """What a training needs of the disk; `pellucid.run.Run` is one."""
+    """What a training needs of the disk; `pellucid.run.Run` is one.
+
+    The tensors are the living ones, which the next step changes: whoever keeps them writes or copies them at once.
+    """
 
     def save(self, checkpoint: Checkpoint) -> object:
         """Keep all that a resumption needs."""
@@ -101,25 +106,36 @@ class Trainer:
         self.pace = _Pace()
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Stand where a checkpoint stood."""
+        """Stand where a checkpoint stood; the checkpoint is copied from, and stays as it is.
+
+        Raises:
+            RunError: it is another model's, or lacks a part.
+        """
         load_weights(self.raw.model, checkpoint.weights)
         names = {parameter: name for name, parameter in self.raw.model.named_parameters()}
         groups = self.raw_optimizer.param_groups
         order = [names[parameter] for group in groups for parameter in group["params"]]
-        memory = {
-            index: {key: checkpoint.optimizer[f"{name}:{key}"] for key in ("step", "exp_avg", "exp_avg_sq")}
-            for index, name in enumerate(order)
-        }
+        try:
+            memory = {
+                index: {key: checkpoint.optimizer[f"{name}:{key}"].clone() for key in ("step", "exp_avg", "exp_avg_sq")}
+                for index, name in enumerate(order)
+            }
+            progress = _Progress(**checkpoint.state)
+        except (KeyError, TypeError) as error:
+            raise RunError(
+                f"the checkpoint of step {checkpoint.state.get('step')} does not hold what a resumption needs ({error}); "
+                "remove its folder to continue from the one before"
+            ) from None
         self.raw_optimizer.load_state_dict(
             {"state": memory, "param_groups": self.raw_optimizer.state_dict()["param_groups"]}
         )
-        self.progress = _Progress(**checkpoint.state)
+        self.progress = progress
 
     def run(self) -> None:
         """Take all steps that are left, or as many as there is time for before `should_stop` says yes.
 
         Raises:
-            TrainingError: the loss is no longer a number.
+            TrainingError: the loss or its gradient is no longer a number; nothing that came of it is saved.
         """
         stream = BatchStream(
             self.examples,
@@ -129,24 +145,30 @@ class Trainer:
             position=self.progress.position,
         )
         self.pace = _Pace()
+        self.raw.train()  # whoever was given the model before may have left it in evaluation mode, without dropout
         stopping = False
         while self.progress.step < self.settings.steps and not stopping:
             gradient_norm = self._step(stream)
-            step, last = self.progress.step, self.progress.step == self.settings.steps
-            if step % self.settings.log_every == 0 or last:
+            if self._due(self.settings.log_every):
                 self._report(gradient_norm)
-            stopping = self._agree(self.should_stop()) and not last
-            if step % self.settings.validate_every == 0 or last:
-                self._validate()
-            if step % self.settings.save_every == 0 or last or stopping:
-                self._save()
+            if self._due(self.settings.validate_every):
+                self._validate(gradient_norm)
+            # Asked after the validation, which may take long.
+            stopping = self._agree(self.should_stop()) and self.progress.step < self.settings.steps
+            if self._due(self.settings.save_every) or stopping:
+                self._save(gradient_norm)
         if stopping:
             self.tell(Stopped(self.progress.step))
+
+    def _due(self, every: int) -> bool:
+        """Whether something that comes every so many steps, and after the last, comes now."""
+        return self.progress.step % every == 0 or self.progress.step == self.settings.steps
 
     def _step(self, stream: BatchStream) -> Tensor:
         """One update of the weights from `accumulate` batches, each shared out over the processes."""
         self.progress.step += 1
-        torch.manual_seed(hash((self.settings.seed, self.progress.step, self.fabric.global_rank)) % 2**63)
+        draw = random.Random(f"step/{self.settings.seed}/{self.progress.step}/{self.fabric.global_rank}")
+        torch.manual_seed(draw.getrandbits(63))
         for group in self.raw_optimizer.param_groups:
             group["lr"] = learning_rate(self.progress.step, self.settings)
         batches = [stream.take() for _ in range(self.settings.accumulate)]
@@ -175,14 +197,9 @@ class Trainer:
         return loss
 
     def _report(self, gradient_norm: Tensor) -> None:
-        """Tell of the steps since the last report, and refuse to go on from a loss that is no number."""
+        """Tell of the steps since the last report."""
         progress, pace = self.progress, self.pace
-        loss = self._sum(progress.window_loss) / progress.window_tokens
-        if not math.isfinite(loss):
-            raise TrainingError(
-                f"the loss is {loss} at step {progress.step}, and training cannot go on from there; lower "
-                "training.learning_rate or lengthen training.warmup, and resume from the last checkpoint"
-            )
+        loss = self._finite_loss(gradient_norm) / progress.window_tokens
         seconds = max(time.monotonic() - pace.began, 1e-9)
         self.tell(
             StepTaken(
@@ -199,18 +216,17 @@ class Trainer:
         progress.window_loss, progress.window_tokens = 0.0, 0
         self.pace = _Pace()
 
-    def _validate(self) -> None:
+    def _validate(self, gradient_norm: Tensor) -> None:
         """Measure the model on the first process, and keep its weights where it is the best so far."""
+        self._finite_loss(gradient_norm)
         if self.fabric.is_global_zero:
             before = time.monotonic()
             self.raw.eval()
             with torch.no_grad():
                 scores = dict(self.validate())
             self.raw.train()
-            value = scores[self.settings.best]
-            sign = 1 if HIGHER_IS_BETTER[self.settings.best] else -1
-            # Not "value > best": the first value, compared with NaN, is the best so far.
-            is_best = not sign * value <= sign * self.progress.best_value
+            value, best = scores[self.settings.best], self.progress.best_value
+            is_best = math.isnan(best) or (value > best if HIGHER_IS_BETTER[self.settings.best] else value < best)
             if is_best:
                 self.progress.best_step, self.progress.best_value = self.progress.step, value
                 self.keeper.save_best(dict(self.raw.model.named_parameters()), {"step": self.progress.step, **scores})
@@ -218,9 +234,9 @@ class Trainer:
             self.pace.began += time.monotonic() - before
         self.fabric.barrier()
 
-    def _save(self) -> None:
+    def _save(self, gradient_norm: Tensor) -> None:
         """Write all that a resumption needs, on the first process."""
-        self.progress.window_loss = self._sum(self.progress.window_loss)
+        self.progress.window_loss = self._finite_loss(gradient_norm)
         if self.fabric.is_global_zero:
             before = time.monotonic()
             memory = {
@@ -228,12 +244,26 @@ class Trainer:
                 for name, parameter in self.raw.model.named_parameters()
                 for key, value in self.raw_optimizer.state[parameter].items()
             }
-            self.keeper.save(Checkpoint(dict(self.raw.model.named_parameters()), memory, vars(self.progress)))
+            self.keeper.save(Checkpoint(dict(self.raw.model.named_parameters()), memory, asdict(self.progress)))
             self.tell(Saved(self.progress.step))
             self.pace.began += time.monotonic() - before
         else:
             self.progress.window_loss = 0.0
         self.fabric.barrier()
+
+    def _finite_loss(self, gradient_norm: Tensor) -> float:
+        """The loss of the steps since the last report, summed; refused where it or the gradient is no number.
+
+        Weights that a bad gradient has spoilt show in no loss before the next step: so both are looked at.
+        """
+        loss = self._sum(self.progress.window_loss)
+        if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
+            raise TrainingError(
+                f"by step {self.progress.step} the loss is {loss} with a gradient of norm {float(gradient_norm)}, and "
+                "training cannot go on from there; lower training.learning_rate or lengthen training.warmup, and "
+                "resume from the last checkpoint"
+            )
+        return loss
 
     def _sum(self, number: float | Tensor) -> float:
         """The sum of a number over all processes."""

@@ -1,0 +1,64 @@
+"""What a translation is: a line, and the ways that were found to say it."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+__all__ = ["Candidate", "Translation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to translate a line.
+
+    Attributes:
+        text: the translation.
+        tokens: its pieces.
+        log_prob: sum of the tokens' log-probabilities in nats, the end mark counted.
+        score: log_prob over GNMT's length normaliser.
+        finished: whether it ended by itself, rather than at the length limit.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    log_prob: float
+    score: float
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A line and its translations, best first; the best one's text, tokens and figures are its own attributes.
+
+    Attributes:
+        source: the line as it was given.
+        source_tokens: its pieces, the end mark last.
+        hypotheses: the candidates, best first.
+        attention: where asked for, cross-attention (layers, heads, target tokens and end mark, source tokens).
+    """
+
+    source: str
+    source_tokens: tuple[str, ...]
+    hypotheses: tuple[Candidate, ...]
+    attention: Float[Tensor, "layers heads target source"] | None = None
+
+    @property
+    def text(self) -> str:
+        """The best translation."""
+        return self.hypotheses[0].text
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The pieces of the best translation."""
+        return self.hypotheses[0].tokens
+
+    @property
+    def log_prob(self) -> float:
+        """The best one's log-probability in nats, the end mark counted."""
+        return self.hypotheses[0].log_prob
+
+    @property
+    def score(self) -> float:
+        """The best one's normalised log-probability."""
+        return self.hypotheses[0].score

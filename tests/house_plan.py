@@ -48,6 +48,7 @@ STRANGERS = (
 GUESTS, HOSTS = ("check", "view"), ("jobs", "cli", "__init__", "__main__")
 WITHOUT_TORCH = ("errors", "version", "settings", "config", "text.corpus", "text.tokenizer")
 NAMELESS = {"util", "utils", "helper", "helpers", "common", "misc"}
+FACE = "src/pellucid/__init__.py"
 LAZY = ("jobs", "cli", "__main__")  # may import a lower floor inside a function, so that `--help` is instant
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -173,13 +174,29 @@ def circles(sources: Mapping[str, str]) -> list[str]:
 
 
 def only_hands_names_on(path: str, source: str) -> list[str]:
-    """An `__init__.py` holds a docstring, imports and `__all__`."""
+    """An `__init__.py` holds a docstring, imports and `__all__`; the package's own may put its imports off."""
     if PurePosixPath(path).name != "__init__.py":
         return []
     found = []
     for node in ast.parse(source).body:
         docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         names = isinstance(node, ast.Assign) and [dotted(target) for target in node.targets] == ["__all__"]
-        if not (docstring or names or isinstance(node, ast.Import | ast.ImportFrom)):
+        put_off = path == FACE and puts_imports_off(node)
+        if not (docstring or names or put_off or isinstance(node, ast.Import | ast.ImportFrom)):
             found.append(f"{path}:{node.lineno}: an __init__.py only hands names on")
     return found
+
+
+def puts_imports_off(node: ast.stmt) -> bool:
+    """Whether a statement helps to import a name when it is first asked for (PEP 562), and does nothing else.
+
+    Imports for the type checker do, the table `ROOMS`, and out of the type checker's sight `__getattr__` and `__dir__`.
+    """
+    if isinstance(node, ast.Assign):
+        return [dotted(target) for target in node.targets] == ["ROOMS"]
+    match ast.unparse(node.test) if isinstance(node, ast.If) and not node.orelse else "":
+        case "TYPE_CHECKING":
+            return all(isinstance(one, ast.ImportFrom) for one in node.body)
+        case "not TYPE_CHECKING":
+            return all(isinstance(one, Function) and one.name in ("__getattr__", "__dir__") for one in node.body)
+    return False

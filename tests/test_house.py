@@ -10,6 +10,7 @@ import pytest
 
 import house_habits as habits
 import house_plan as plan
+import pellucid
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = {
@@ -24,10 +25,16 @@ TESTS = {path: source for path, source in FILES.items() if path.startswith("test
 # is added here and to its `__all__`.
 PROMISED = {
     "pellucid": (
+        "DataConfig",
+        "DecodingConfig",
         "EncoderDecoder",
         "ModelConfig",
+        "PellucidError",
         "RunConfig",
+        "TrainingConfig",
         "Transformer",
+        "Translation",
+        "Translator",
         "__version__",
         "check",
         "load",
@@ -86,6 +93,11 @@ BAD: list[tuple[Rule, str, str]] = [
     (plan.strangers, "src/pellucid/config.py", "def f():\n    from torch import nn"),
     (plan.only_hands_names_on, "src/pellucid/text/__init__.py", "def tokens():\n    pass"),
     (plan.only_hands_names_on, "src/pellucid/text/__init__.py", "LIMIT = 3"),
+    (plan.only_hands_names_on, "src/pellucid/text/__init__.py", "ROOMS = {}"),
+    (plan.only_hands_names_on, "src/pellucid/__init__.py", "def __getattr__(name):\n    pass"),
+    (plan.only_hands_names_on, "src/pellucid/__init__.py", "if not TYPE_CHECKING:\n    LIMIT = 3"),
+    (plan.only_hands_names_on, "src/pellucid/__init__.py", "if TYPE_CHECKING:\n    LIMIT = 3"),
+    (plan.only_hands_names_on, "src/pellucid/__init__.py", "if DEBUG:\n    from pellucid import check"),
     (habits.opening, "src/pellucid/run.py", "import torch"),
     (habits.opening, "src/pellucid/run.py", '"""A run on disk"""'),
     (habits.opening, "src/pellucid/run.py", '"""A run on disk. It is atomic."""'),
@@ -124,6 +136,8 @@ GOOD: list[tuple[Rule, str, str]] = [
     (plan.strangers, "src/pellucid/jobs/demo.py", "from pellucid import check, view"),
     (plan.strangers, "src/pellucid/view/look.py", "from pellucid.view.figure import save"),
     (plan.only_hands_names_on, "src/pellucid/text/__init__.py", '"""Text."""\nimport os\n__all__ = ["os"]'),
+    (plan.only_hands_names_on, plan.FACE, "if not TYPE_CHECKING:\n    def __getattr__(name):\n        pass"),
+    (plan.only_hands_names_on, plan.FACE, "ROOMS = {}\nif TYPE_CHECKING:\n    from pellucid import check"),
     (habits.opening, "src/pellucid/run.py", '"""A run on disk,\nread and written.\n\nIt is atomic. Truly."""'),
     (habits.sizes, "src/pellucid/run.py", LONG_FUNCTION.replace("():\n    x = 1", '():\n    """One.\n\n    Two."""')),
     (habits.sizes, "src/pellucid/run.py", f"def __init__(self, *, {NINE}):\n    pass"),
@@ -212,6 +226,23 @@ def test_the_face_holds_what_it_promises(name: str) -> None:
     assert set(PROMISED[name]) - public == set()
     if name == "pellucid":
         assert public - set(PROMISED[name]) == set()
+
+
+def test_the_face_finds_each_name_where_a_type_checker_does() -> None:
+    read = {one.name for one in plan.own_imports(SOURCES[plan.FACE])} - {"version.__version__"}
+    rooms: dict[str, tuple[str, ...]] = vars(pellucid)["ROOMS"]
+    assert read == {f"{room}.{name}".rstrip(".") for room, names in rooms.items() for name in names or ("",)}
+
+
+def test_the_face_is_asked_for_names_as_any_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pellucid.config.ModelConfig is pellucid.ModelConfig
+    assert set(pellucid.__all__) < set(dir(pellucid))
+    monkeypatch.delattr(pellucid, "masks")
+    assert pellucid.masks.Causal is importlib.import_module("pellucid.masks.kinds").Causal
+    with pytest.raises(ImportError, match="cannot import name 'Transfomer' from 'pellucid'"):
+        exec("from pellucid import Transfomer", {})
+    with pytest.raises(AttributeError, match="module 'pellucid' has no attribute 'Transfomer'"):
+        pellucid.Transfomer  # type: ignore[attr-defined]  # noqa: B018
 
 
 def examples(path: str, source: str) -> list[doctest.DocTest]:

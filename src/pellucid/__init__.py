@@ -39,7 +39,6 @@ ROOMS = {
     "config": ("DataConfig", "DecodingConfig", "ModelConfig", "RunConfig", "TrainingConfig"),
     "decoding": ("Translation", "Translator", "load"),
     "errors": ("PellucidError",),
-    "interop": (),
     "masks": (),
     "model": ("EncoderDecoder", "Transformer", "positions"),
     "view": (),

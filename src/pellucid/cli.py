@@ -5,12 +5,16 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, BinaryIO, NoReturn
 
 import typer
 
+from pellucid.disk import settle, writing
 from pellucid.errors import PellucidError, TextError
 from pellucid.version import __version__
 
@@ -19,7 +23,7 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     name="pellucid",
     help="The Transformer you can see through: train a translator, use it, measure it, look inside.",
-    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -48,7 +52,7 @@ def pellucid(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where the run, the translations and the pictures go.")] = Path("demo"),
-    minutes: Annotated[float, typer.Option(min=0.01, help="How long to train.")] = 3.5,
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long to train.")] = 3.6,
 ) -> None:
     """Train on the corpus inside the package, translate what was held out, score it, and draw what was learned."""
     from pellucid.display import Display
@@ -109,33 +113,19 @@ def translate(
     from pellucid.jobs.translate import translations
     from pellucid.text.corpus import read_lines, split_lines
 
+    if input_ is None and sys.stdin is None:
+        raise TextError("standard input is closed, but lines to translate are needed; give --input")
     lines = read_lines(input_) if input_ else split_lines(sys.stdin.buffer, "standard input")
     found = translations(run, lines, beam=beam, length_penalty=length_penalty, n_best=n_best, device=device)
-
-    def printed() -> Iterator[str]:
-        for number, translation in enumerate(found, 1):
+    with _lines_to(output) as write:
+        for number, translation in enumerate(found, start=1):
             if as_json:
-                yield json.dumps(
-                    {
-                        "line": number,
-                        "source": translation.source,
-                        "text": translation.text,
-                        "score": translation.score,
-                        "log_prob": translation.log_prob,
-                        "hypotheses": [
-                            {"text": one.text, "score": one.score, "log_prob": one.log_prob, "tokens": one.tokens,
-                             "finished": one.finished}
-                            for one in translation.hypotheses
-                        ],
-                    },
-                    ensure_ascii=False,
-                )  # fmt: skip
-            elif n_best > 1:
-                yield from (f"{number}\t{one.score:.6f}\t{one.text}" for one in translation.hypotheses)
+                write(json.dumps({"line": number, **translation.record()}, ensure_ascii=False))
+            elif n_best == 1:
+                write(translation.text)
             else:
-                yield translation.text
-
-    _write(printed(), output)
+                for one in translation.hypotheses:
+                    write(f"{number}\t{one.score:.6f}\t{one.text}")
 
 
 @app.command()
@@ -145,20 +135,31 @@ def evaluate(
     reference: Annotated[Path, typer.Option(help="What they should become.")],
     output: Annotated[Path | None, typer.Option(help="Where to keep the translations.")] = None,
     target_language: Annotated[
-        str | None, typer.Option(help="A code such as de or zh; zh, ja, ko cut BLEU's words.")
+        str | None, typer.Option(help="A code such as de or zh; it says how BLEU cuts words. Default: the run's.")
     ] = None,
     beam: Beam = None,
     length_penalty: Penalty = None,
     device: Device = "auto",
 ) -> None:
     """Translate a file and print BLEU, chrF and TER against its reference, with sacreBLEU's signatures."""
+    from pellucid.display import Display
     from pellucid.jobs.translate import evaluate as job
 
-    found = job(
-        run, source, reference, beam=beam, length_penalty=length_penalty, target_language=target_language, device=device
-    )
-    if output:
-        _write(iter(found.translations), output)
+    with _lines_to(output) if output else nullcontext() as write:
+        with Display() as display:
+            found = job(
+                run,
+                source,
+                reference,
+                beam=beam,
+                length_penalty=length_penalty,
+                target_language=target_language,
+                device=device,
+                note=display.count,
+            )
+        if write is not None:
+            for line in found.translations:
+                write(line)
     for metric in (found.scores.bleu, found.scores.chrf, found.scores.ter):
         typer.echo(f"{metric.name}\t{metric.value:.2f}\t{metric.signature}")
 
@@ -173,7 +174,8 @@ def score(
     """Print one number a line: the log-probability of the target given the source, in nats, end mark counted."""
     from pellucid.jobs.translate import pair_scores
 
-    _write((f"{number:.6f}" for number in pair_scores(run, source, target, device)), None)
+    for number in pair_scores(run, source, target, device):
+        typer.echo(f"{number:.6f}")
 
 
 @app.command()
@@ -212,34 +214,69 @@ class _stopping:  # noqa: N801 - used as a context, like a function
             signal.signal(number, handler)
 
 
-def _write(lines: Iterator[str], output: Path | None) -> None:
-    r"""Write lines as they come, with \n and UTF-8 whatever the machine's habits; a file appears when it is whole."""
+def _write_line(stream: BinaryIO, line: str) -> None:
+    r"""Write a line with \n and in UTF-8, whatever the machine's habits; whoever reads along has it at once."""
+    stream.write(line.encode() + b"\n")
+    stream.flush()
+
+
+@contextmanager
+def _lines_to(output: Path | None) -> Iterator[Callable[[str], None]]:
+    """Hand out what writes a line to a file, or to standard output; a file appears whole, or stays as it was."""
     if output is None:
-        for line in lines:
-            sys.stdout.buffer.write(line.encode() + b"\n")
-            sys.stdout.buffer.flush()
+        yield partial(_write_line, sys.stdout.buffer)
         return
-    draft = output.with_name(output.name + ".tmp")
-    try:
-        with draft.open("wb") as file:
-            file.writelines(line.encode() + b"\n" for line in lines)
-        draft.replace(output)
-    except OSError as error:
-        raise TextError(f"{output} cannot be written ({error.strerror}); choose another place") from None
+    with writing(output):
+        if output.exists() and not output.is_file():  # a pipe or a device takes lines as they come
+            with output.open("wb") as stream:
+                yield partial(_write_line, stream)
+            return
+        place = output.resolve()  # a link stays a link
+        draft = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+        try:
+            with draft.open("wb") as stream:
+                yield partial(_write_line, stream)
+            settle(draft, place)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def _advice(error: typer.TyperException) -> str:
+    """What is wrong with a call, as one sentence that ends with where to look."""
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)  # only an error about a command's own words has one
+    command = context.command_path if context else "pellucid"
+    return f"{message[:1].lower()}{message[1:]}; see `{command} --help`"
 
 
 def _fail(message: str) -> NoReturn:
-    sys.stderr.write(f"pellucid: {message}\n")
+    sys.stderr.write(f"pellucid: {' '.join(message.split())}\n")
     sys.exit(2)
 
 
 def main() -> None:
     """Run the command line; a user's slip ends with one sentence and status 2, never with a traceback."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")
+    command = typer.main.get_command(app)
     try:
-        app()
+        with command.make_context("pellucid", sys.argv[1:] or ["--help"]) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
+    except typer.TyperException as error:
+        _fail(_advice(error))
     except PellucidError as error:
         _fail(str(error))
     except BrokenPipeError:
         # The reader, `head` say, has seen enough; nothing more may be written, not even on the way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        _fail(
+            f"{error.filename or 'a file'} cannot be used ({error.strerror or error}); see to the disk, its room and its "
+            "permissions"
+        )
+    except KeyboardInterrupt:
+        sys.exit(130)  # what shells expect of a program that Ctrl-C ended

@@ -22,9 +22,7 @@ class Display:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         # Everything is shown as it is: no markup, no emoji for what stands between colons, no line cut in two.
-        self.console = Console(
-            file=stream or sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True
-        )
+        self.console = Console(file=stream or sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
         self.began = time.monotonic()
         self.bar: Progress | None = None
         self.task: TaskID | None = None

@@ -1,6 +1,7 @@
 """What a translation is: a line, and the ways that were found to say it."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -62,3 +63,9 @@ class Translation:
     def score(self) -> float:
         """The best one's normalised log-probability."""
         return self.hypotheses[0].score
+
+    def record(self) -> dict[str, Any]:
+        """As one object for JSON: the line, the best translation's figures, and all candidates with theirs."""
+        candidates = [asdict(one) for one in self.hypotheses]
+        best = {name: candidates[0][name] for name in ("text", "score", "log_prob", "tokens")}
+        return {"source": self.source, **best, "hypotheses": candidates}

@@ -9,40 +9,42 @@ from sacrebleu import CHRF
 
 from pellucid import masks, view
 from pellucid.decoding import Translation, Translator, load
+from pellucid.disk import write_atomically, writing
 from pellucid.errors import RunError
 from pellucid.jobs.baseline import nearest_translations
 from pellucid.jobs.material import TextFiles
 from pellucid.jobs.scoring import Scores, score_corpus
 from pellucid.jobs.train import train
 from pellucid.model.positions import Sinusoidal
-from pellucid.run import Run, write_atomically
+from pellucid.run import Run
+from pellucid.text.batch import encode_pairs
 from pellucid.text.corpus import Corpus, Pair, read_tsv
 from pellucid.training import Event
 
 __all__ = ["demo"]
 
-MOST_WORDS = 16
-"""Held-out sentences are translated up to this many words a side; the model is trained on ones of about that length."""
+MOST_TOKENS = 16
+"""Held-out segments are translated up to this many tokens a side; the model is trained on ones of about that length."""
 
 SETTINGS = {
-    "model.source_vocab_size": 4000,
-    "model.target_vocab_size": 4000,
+    "model.source_vocab_size": 3000,
+    "model.target_vocab_size": 3000,
     "model.d_model": 192,
     "model.num_heads": 6,
     "model.d_ff": 768,
-    "model.num_encoder_layers": 3,
-    "model.num_decoder_layers": 3,
+    "model.num_encoder_layers": 2,
+    "model.num_decoder_layers": 2,
     "model.dropout": 0.0,
-    "data.max_length": 36,
-    "data.batch_tokens": 2048,
+    "data.max_length": 19,
+    "data.batch_tokens": 1024,
     "data.target_language": "de",
-    "training.learning_rate": 0.003,
-    "training.warmup": 150,
+    "training.learning_rate": 0.002,
+    "training.warmup": 200,
     "training.cooldown": 0.6,
-    "training.validate_every": 200,
+    "training.validate_every": 400,
     "training.validation_lines": 100,
     "training.save_every": 1000,
-    "training.log_every": 20,
+    "training.log_every": 50,
     "training.keep": 1,
 }
 
@@ -71,7 +73,7 @@ def demo(
         should_stop: asked after every step; what has been learned by then is shown.
 
     Raises:
-        RunError: the folder holds a run that no demo wrote.
+        RunError: the folder holds what no demo wrote, or cannot be written.
     """
     _clear(out)
     chosen = [f"{name}={value}" for name, value in SETTINGS.items()]
@@ -85,10 +87,17 @@ def demo(
             should_stop=should_stop,
         )
         known = read_tsv(pairs)
-    with as_file(files("pellucid") / "data" / "lohelp.en-de.test.tsv.xz") as pairs:
-        held_out = [pair for pair in read_tsv(pairs).pairs if _short(pair)]
-    note(f"translating {len(held_out)} held-out sentences of at most {MOST_WORDS} words")
     translator = load(run.path)
+    with as_file(files("pellucid") / "data" / "lohelp.en-de.test.tsv.xz") as pairs:
+        every = read_tsv(pairs)
+    ends = MOST_TOKENS + 1
+    short = encode_pairs(every, run.source_tokenizer, run.target_tokenizer, max_length=ends, over_length="drop")
+    lines = {example.line for example in short.examples}
+    held_out = [pair for pair in every.pairs if pair.line in lines]
+    note(
+        f"translating the {len(held_out)} of {len(every.pairs):,} held-out segments with at most {MOST_TOKENS} tokens "
+        "a side"
+    )
     found = translator.translate([pair.source for pair in held_out])
     scores = _results(found, held_out, known, show)
     rows = (f"{pair.source}\t{pair.target}\t{one.text}\n" for pair, one in zip(held_out, found, strict=True))
@@ -100,18 +109,18 @@ def demo(
 
 
 def _clear(out: Path) -> None:
-    """Make the folder ready: a run of an earlier demo goes, anything else stays and is refused."""
+    """Make the folder ready: what an earlier demo wrote goes, and a folder that no demo wrote is refused as it is."""
     marker = out / "ABOUT.txt"
-    if Run.exists(out) or (Run.exists(out / "run") and not marker.is_file()):
-        raise RunError(f"{out} holds a run that no demo wrote; choose another folder with --out")
-    out.mkdir(parents=True, exist_ok=True)
-    if marker.is_file():
-        shutil.rmtree(out / "run", ignore_errors=True)
-    write_atomically(marker, MARKER.encode())
-
-
-def _short(pair: Pair) -> bool:
-    return max(len(pair.source.split()), len(pair.target.split())) <= MOST_WORDS
+    with writing(out):
+        ours = marker.is_file() and marker.read_bytes() == MARKER.encode()
+        if not ours and out.is_dir() and any(out.iterdir()):
+            raise RunError(f"{out} holds files that no demo wrote; choose another folder with --out")
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(marker, MARKER.encode())
+        for folder in ("run", "pictures"):
+            if (out / folder).exists():
+                shutil.rmtree(out / folder)
+        (out / "translations.tsv").unlink(missing_ok=True)
 
 
 def _results(found: list[Translation], held_out: list[Pair], known: Corpus, show: Callable[[str], None]) -> Scores:
@@ -120,7 +129,7 @@ def _results(found: list[Translation], held_out: list[Pair], known: Corpus, show
     memory = nearest_translations(sources, [pair.source for pair in known.pairs], [pair.target for pair in known.pairs])
     texts = [one.text for one in found]
     scores = score_corpus(texts, references, "de")
-    show(f"\n{len(found)} held-out sentences, English to German       BLEU   chrF")
+    show(f"\n{len(found)} held-out segments, English to German       BLEU   chrF")
     for name, lines in (
         ("this model", texts),
         ("the nearest training sentence's translation", memory),

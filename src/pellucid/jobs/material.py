@@ -3,7 +3,7 @@
 import hashlib
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pellucid.config import RunConfig
@@ -42,7 +42,7 @@ class TextFiles:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Training and validation pairs as ids, with the validation pairs as text beside them."""
+    """Training and validation pairs as ids, and as text the validation pairs that are within the length limit."""
 
     train: EncodedCorpus
     validation: EncodedCorpus
@@ -107,7 +107,10 @@ def encode(
         TextError: no pair is short enough to train or to validate on.
     """
     limits = (config.data.max_length, config.data.over_length)
-    encoded = Encoded(encode_pairs(corpus, source, target, *limits), encode_pairs(held, source, target, *limits), held)
+    train, validation = (encode_pairs(text, source, target, *limits) for text in (corpus, held))
+    left_out = {*validation.over_length, *validation.empty}
+    whole = replace(held, pairs=tuple(pair for pair in held.pairs if pair.line not in left_out))
+    encoded = Encoded(train, validation, whole)
     for what, part in (("training", encoded.train), ("validation", encoded.validation)):
         if part.over_length or part.empty:
             note(f"{what}: {part.report()}")
@@ -115,6 +118,11 @@ def encode(
             raise TextError(
                 f"no {what} pair is left: {part.report()}; raise data.max_length, or set data.over_length = 'truncate'"
             )
+    if config.training.validation_lines and not whole.pairs:
+        raise TextError(
+            f"every validation pair has more than data.max_length = {config.data.max_length} tokens on a side, so none "
+            "can be translated; raise it, or set training.validation_lines = 0 and training.best = 'loss'"
+        )
     return encoded
 
 

@@ -78,7 +78,7 @@ def _resumed(out: Path, config_file: Path | None, overrides: Sequence[str]) -> R
     if config_file is not None:
         raise ConfigError(f"--config cannot change the run {out}, which keeps its settings; use --set for single ones")
     asked = RunConfig.from_toml(own.to_toml(), overrides)
-    # A section whose settings all stay, and the one that decides the order of the text and which of it is held out.
+    # Two whole sections stay, and the seed, which orders the text and chooses what is held out of it.
     for place in ("model", "data", "training.seed"):
         section, _, name = place.partition(".")
         old, new = getattr(own, section).model_dump(), getattr(asked, section).model_dump()

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from pellucid.decoding.translate import Translator
-from pellucid.errors import TextError
 from pellucid.jobs.material import Encoded
 from pellucid.jobs.scoring import score_corpus
 from pellucid.run import Run
@@ -17,23 +16,14 @@ def validator(run: Run, objective: Objective, encoded: Encoded) -> Callable[[], 
     """A function that measures the model as it then is: loss, and where lines are translated, bleu and chrf.
 
     The loss is the plain cross-entropy in nats per target token, without smoothing: exp(loss) is the perplexity.
-    Lines are translated by greedy search; a line over `data.max_length`, which training never shows whole, is not.
-
-    Raises:
-        TextError: lines are to be translated, and every one is too long.
+    Lines are translated by greedy search.
     """
     settings = run.config.training
     translator = Translator(objective.model, run.source_tokenizer, run.target_tokenizer, run.config.decoding)
     plain = Objective(objective.model)
     examples = encoded.validation.examples
     plan = plan_batches(examples, batch_tokens=run.config.data.batch_tokens, seed=0, epoch=0)
-    long = {*encoded.validation.over_length, *encoded.validation.empty}
-    pairs = [pair for pair in encoded.validation_text.pairs if pair.line not in long][: settings.validation_lines]
-    if settings.validation_lines and not pairs:
-        raise TextError(
-            f"no validation pair is within data.max_length = {run.config.data.max_length} tokens, so none can be "
-            "translated; raise it, or set training.validation_lines = 0 and training.best = 'loss'"
-        )
+    pairs = encoded.validation_text.pairs[: settings.validation_lines]
 
     def measure() -> dict[str, float]:
         loss, tokens = 0.0, 0

@@ -65,7 +65,7 @@ class _Projected(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
         states_grad, weight_grad = ctx.saved_tensors
         scale = grads[0]

@@ -1,0 +1,411 @@
+"""Each check passes on a module that keeps its promise, finds the fault of one that does not, and touches neither."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+from torch import Tensor, nn
+
+from pellucid import check
+from pellucid.config import ModelConfig
+from pellucid.errors import CheckError, CheckFailed
+from pellucid.masks import Causal, Padding
+from pellucid.model import MultiHeadAttention, Transformer
+from pellucid.model.positions import Positions, Sinusoidal
+
+B, S, T, D = 2, 5, 7, 6
+
+
+def failed(report: check.Report) -> tuple[str, ...]:
+    """The findings of a check that must have failed."""
+    assert not report.passed
+    return report.findings
+
+
+class Shifted(nn.Module):
+    """A running sum of what stands `ahead` positions in the future."""
+
+    def __init__(self, ahead: int) -> None:
+        super().__init__()
+        self.ahead = ahead
+        self.scale = nn.Parameter(torch.ones(D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(self.scale * x, (0, 0, 0, self.ahead))[:, self.ahead :].cumsum(dim=1)
+
+
+# --- causality and influence ----------------------------------------------------------------------------------
+
+
+def test_a_causal_module_passes() -> None:
+    report = check.causality(Shifted(0), torch.randn(B, T, D))
+    assert report.passed
+    assert report
+    report.raise_for_failure()
+    assert str(report) == (
+        "causality: passed: no output position may depend on a later input position\n  outputs = 7\n  leaking = 0"
+    )
+
+
+def test_a_look_ahead_by_one_is_found() -> None:
+    report = check.causality(Shifted(1), torch.randn(B, T, D))
+    assert failed(report) == tuple(f"output {row} depends on input {row + 1}" for row in range(T - 1))
+    assert report.figures == {"outputs": T, "leaking": T - 1}
+    with pytest.raises(CheckFailed, match="output 0 depends on input 1"):
+        report.raise_for_failure()
+
+
+def test_the_picture_shows_where_it_leaks() -> None:
+    assert check.causality(Shifted(1), torch.randn(B, 3, D)).picture.split("\n") == [
+        "    0 1 2   (■ depends, ! depends on the future)",
+        "  0 · ! ·",
+        "  1 · ■ !",
+        "  2 · ■ ■",
+    ]
+
+
+def test_a_finding_names_some_of_many_inputs() -> None:
+    found = failed(check.causality(lambda x: x.flip(1).cumsum(1).flip(1), torch.randn(B, 11, D)))
+    assert found[0] == "output 0 depends on inputs 1, 2, 3, 4, 5 ..."
+    assert found[8] == "output 8 depends on inputs 9, 10"
+
+
+def test_attention_is_seen_through_whatever_its_mask() -> None:
+    attention, x = MultiHeadAttention(D, 2), torch.randn(B, T, D)
+
+    def masked(module: MultiHeadAttention, x: Tensor) -> Tensor:
+        return module(x, x, x, mask=Causal())  # type: ignore[no-any-return]
+
+    assert check.causality(attention, x, call=masked)
+    assert torch.equal(check.influence(attention, x, call=masked), Causal().dense(T, T)[0, 0])
+    assert not check.causality(attention, x, call=lambda module, x: module(x, x, x))
+
+
+def test_foreign_modules_are_checked_too() -> None:
+    x = torch.randn(B, T, D)
+    assert check.causality(nn.GRU(D, D, batch_first=True), x)  # of its two outputs, the first
+    assert not check.causality(nn.GRU(D, D, batch_first=True, bidirectional=True), x)
+    layer = nn.TransformerEncoderLayer(D, 2, 11, batch_first=True)
+    assert not check.causality(layer, x)
+    blocked = ~Causal().dense(T, T)[0, 0]
+    assert check.causality(layer, x, call=lambda module, x: module(x, src_mask=blocked))
+
+
+def test_influence_may_have_other_outputs_than_inputs() -> None:
+    seen = check.influence(lambda x: x.unfold(1, 3, 2).mean(-1), torch.randn(B, T, D))
+    assert seen.int().tolist() == [[1, 1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1, 1]]
+
+
+REFUSED_MODULES: list[tuple[Callable[[Tensor], Any], str]] = [
+    (lambda x: x.mean(1), r"gave \(2, 6\), but influence needs \(batch, length, width\)"),
+    (lambda x: x.detach(), "without a gradient, but influence needs"),
+    (lambda x: {"states": x}, "gave a dict, not a tensor; give call="),
+    (lambda x: torch.ones_like(x, requires_grad=True) * 2, "does not depend on its input; give call="),
+]
+
+
+@pytest.mark.parametrize(("module", "said"), REFUSED_MODULES, ids=["pooled", "detached", "dict", "constant"])
+def test_influence_needs_a_gradient(module: Callable[[Tensor], Any], said: str) -> None:
+    with pytest.raises(CheckError, match=said):
+        check.influence(module, torch.randn(B, T, D))
+
+
+def test_a_module_that_cannot_be_copied_is_refused() -> None:
+    module = nn.Linear(D, D)
+    module.kept = module.weight * 2  # type: ignore[assignment]
+    with pytest.raises(CheckError, match=r"Linear cannot be copied .*; wrap it in a function to check it"):
+        check.causality(module, torch.randn(B, T, D))
+
+
+# --- padding --------------------------------------------------------------------------------------------------
+
+
+class Centred(nn.Module):
+    """States less their mean, over the real positions or, `wrong`ly, in another way."""
+
+    def __init__(self, wrong: str = "") -> None:
+        super().__init__()
+        self.wrong = wrong
+        self.scale = nn.Parameter(torch.ones(D))
+
+    def forward(self, x: Tensor, lengths: list[int] | Tensor) -> Tensor:
+        real = torch.arange(x.shape[1]) < torch.as_tensor(lengths)[:, None]
+        weight = real.to(x.dtype)[:, :, None]
+        if self.wrong == "ignores lengths":
+            weight = torch.ones_like(weight)
+        mean = (x * weight).sum(1, keepdim=True) / (
+            x.shape[1] if self.wrong == "counts padding" else weight.sum(1)[:, None]
+        )
+        if self.wrong == "not a number":
+            mean = torch.where(x.abs().amax((1, 2), keepdim=True) > 5, float("nan"), mean)
+        return self.scale * (x - mean)
+
+
+LENGTHS = (T, 3)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, list(LENGTHS), torch.tensor(LENGTHS)], ids=["tuple", "list", "tensor"])
+def test_a_module_that_ignores_padding_passes(lengths: tuple[int, ...]) -> None:
+    report = check.padding(Centred(), torch.randn(B, T, D), lengths)
+    report.raise_for_failure()
+    assert report.figures["largest change"] < 1e-12
+
+
+def test_padding_that_is_seen_is_found() -> None:
+    found = failed(check.padding(Centred("ignores lengths"), torch.randn(B, T, D), LENGTHS))
+    assert [finding.partition(" at ")[0] for finding in found] == [
+        "other content in the padding changes sample 1",
+        "more padding changes sample 0",
+        "more padding changes sample 1",
+    ]
+
+
+def test_padding_that_is_counted_is_found() -> None:
+    found = failed(check.padding(Centred("counts padding"), torch.randn(B, T, D), LENGTHS))
+    assert [finding.partition(" at ")[0] for finding in found] == [
+        "more padding changes sample 0",
+        "more padding changes sample 1",
+    ]
+
+
+def test_a_number_that_is_none_is_a_change() -> None:
+    report = check.padding(Centred("not a number"), torch.randn(B, T, D).clamp(-2, 2), LENGTHS)
+    assert failed(report) == ("other content in the padding changes sample 1 at position 0 by nan",)
+    assert report.figures == {"largest change": float("inf")}
+
+
+def test_ids_are_refilled_with_ids_that_exist() -> None:
+    model = Transformer(ModelConfig.tiny(source_vocab_size=11, target_vocab_size=13))
+    x = torch.tensor([[7, 8, 9, 10, 3], [4, 5, 3, 0, 0], [0, 0, 0, 0, 0]])
+    assert check.padding(model, x, (5, 3, 0), call=lambda module, x, lengths: module.encode(x, lengths))
+    unheeded = check.padding(model, x, (5, 3, 0), call=lambda module, x, lengths: module.encode(x))
+    assert "other content in the padding changes sample 1" in failed(unheeded)[0]
+
+
+@pytest.mark.parametrize("name", ["lengths", "source_lengths", "src_lengths", "input_lengths"])
+def test_lengths_reach_a_module_by_a_known_name(name: str) -> None:
+    names: dict[str, Any] = {"centred": Centred()}
+    exec(f"def module(x, scale=1.0, {name}=None): return scale * centred(x.float(), {name})", names)
+    assert check.padding(names["module"], torch.randn(B, T, D), LENGTHS, tolerance=1e-5)
+
+
+@pytest.mark.parametrize(
+    "module", [nn.Linear(D, D), torch.relu, lambda x, size: x], ids=["module", "builtin", "function"]
+)
+def test_a_module_that_is_told_no_lengths_is_refused(module: Any) -> None:
+    with pytest.raises(CheckError, match=r"has no argument among lengths, source_lengths.*give call="):
+        check.padding(module, torch.randn(B, T, D), LENGTHS)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said"),
+    [
+        ((T, 3, 1), r"lengths \[7, 3, 1\] do not fit an input of shape \(2, 7, 6\); give one for each sample"),
+        ((T, T + 1), "do not fit"),
+        ((T, -1), "do not fit"),
+        ((T, T), "no sample has any padding, so there is nothing to check; give a sample that is shorter"),
+        ((0, 0), "all samples are padding, so there is nothing to check"),
+    ],
+)
+def test_lengths_must_fit_and_leave_something_to_check(lengths: tuple[int, ...], said: str) -> None:
+    with pytest.raises(CheckError, match=said):
+        check.padding(Centred(), torch.randn(B, T, D), lengths)
+
+
+def test_outputs_must_stand_at_the_inputs_positions() -> None:
+    with pytest.raises(
+        CheckError, match=r"gave \(2, 6\) for an input of \(2, 7, 6\); give one, or call=, whose outputs"
+    ):
+        check.padding(lambda x, lengths: x.mean(1), torch.randn(B, T, D), LENGTHS)
+
+
+# --- cache ----------------------------------------------------------------------------------------------------
+
+
+class WithoutOffset(Positions):
+    """Positions that begin at 0 at every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Sinusoidal(64)
+
+    def forward(self, states: Tensor, first: int = 0) -> Tensor:
+        return self.inner(states)  # type: ignore[no-any-return]
+
+
+class Forgetful(Transformer):
+    """A model that does not read its cache."""
+
+    def decode(self, target: Tensor, memory: Tensor, source_lengths: Any = None, cache: Any = None) -> Any:
+        return super().decode(target, memory, source_lengths)
+
+
+def translation() -> tuple[Tensor, Tensor]:
+    """Ids of sources and targets."""
+    return torch.randint(4, 11, (B, S)), torch.randint(4, 13, (B, T))
+
+
+CONFIG = ModelConfig.tiny(source_vocab_size=11, target_vocab_size=13)
+
+
+def test_a_cache_that_serves_passes() -> None:
+    report = check.cache(Transformer(CONFIG), *translation())
+    report.raise_for_failure()
+    assert report.name == "cache"
+
+
+def test_positions_without_offset_are_found() -> None:
+    model = Transformer(CONFIG)
+    model.target_positions = WithoutOffset()
+    found = failed(check.cache(model, *translation()))
+    assert found[0].startswith("element (")
+    assert (
+        found[1] == f"{B * (T - 1) * 13} of {B * T * 13} elements lie more than 1e-09 apart"
+    )  # all but the first step
+
+
+def test_a_cache_that_is_not_read_is_found() -> None:
+    assert "elements lie more than" in failed(check.cache(Forgetful(CONFIG), *translation()))[1]
+
+
+def test_one_step_is_no_check_of_a_cache() -> None:
+    source, target = translation()
+    with pytest.raises(CheckError, match="targets of length 1; give two ids at least"):
+        check.cache(Transformer(CONFIG), source, target[:, :1])
+
+
+# --- parity ---------------------------------------------------------------------------------------------------
+
+
+def test_a_module_equals_its_copy_even_with_dropout_on() -> None:
+    module = nn.Sequential(nn.Linear(D, D), nn.Dropout(0.5)).train()
+    x = torch.randn(B, D)
+    assert check.parity(module, copy.deepcopy(module), [x])
+    assert check.parity(module, copy.deepcopy(module), x)  # the only input may stand alone
+
+
+def test_the_element_farthest_apart_is_named() -> None:
+    ours = nn.Linear(D, D, bias=False)
+    theirs = copy.deepcopy(ours)
+    with torch.no_grad():
+        theirs.weight[4, 2] += 1e-4
+    x = torch.zeros(B, D)
+    x[1, 2], x[0, 2] = 2.0, 1.0
+    found = failed(check.parity(ours, theirs, [x]))
+    wanted = (
+        (x.double() @ ours.weight.detach().double().T)[1, 4],
+        (x.double() @ theirs.weight.detach().double().T)[1, 4],
+    )
+    assert found == (
+        f"element (1, 4) is {float(wanted[0]):.6g} in one and {float(wanted[1]):.6g} in the other",
+        "2 of 12 elements lie more than 1e-10 apart",
+    )
+    assert check.parity(ours, theirs, [x], tolerance=1e-3)
+
+
+def test_outputs_of_other_shapes_are_found() -> None:
+    assert failed(check.parity(torch.clone, torch.Tensor.mT.__get__, torch.randn(B, T))) == (  # type: ignore[attr-defined]
+        "the shapes differ: (2, 7) and (7, 2)",
+    )
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_what_is_no_number_on_both_sides_is_no_parity(odd: float) -> None:
+    report = check.parity(lambda x: x * odd, lambda x: x * odd, torch.ones(B, T))
+    assert f"element (0, 0) is {odd} in one and {odd} in the other" in failed(report)
+    assert report.figures == {"largest difference": float("inf")}
+
+
+def test_modules_may_be_called_in_their_own_ways() -> None:
+    def ours(module: Any, x: Tensor, y: Tensor) -> Tensor:
+        return module(x) - y  # type: ignore[no-any-return]
+
+    module, inputs = nn.Linear(D, D), (torch.randn(B, D), torch.randn(B, D))
+    assert check.parity(module, copy.deepcopy(module), inputs, call=ours)
+    assert check.parity(module, copy.deepcopy(module), inputs, call=ours, their_call=ours)
+    assert not check.parity(module, copy.deepcopy(module), inputs, call=ours, their_call=lambda m, x, y: ours(m, y, x))
+
+
+def test_rounding_of_float32_is_no_difference() -> None:
+    x, y = torch.randn(2, 97)
+    assert not torch.equal(x @ y, (x * y).flip(0).sum())
+    assert check.parity(lambda x, y: x @ y, lambda x, y: (x * y).flip(0).sum(), (x, y))
+
+
+def test_functions_over_modules_in_float64_may_want_gradients() -> None:
+    module = nn.Linear(D, D).double()
+    assert not check.parity(lambda x: module(x), lambda x: module(x) + 1, torch.randn(B, D))
+
+
+# --- nothing is touched ---------------------------------------------------------------------------------------
+
+
+CHECKS: dict[str, Callable[[nn.Module], check.Report]] = {
+    "causality": lambda module: check.causality(module, torch.randn(B, T, D)),
+    "padding": lambda module: check.padding(module, torch.randn(B, T, D), LENGTHS, call=lambda m, x, lengths: m(x)),
+    "parity": lambda module: check.parity(module, module, torch.randn(B, T, D)),
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_module_is_left_as_it_was(name: str) -> None:
+    module = nn.Sequential(nn.Linear(D, D), nn.BatchNorm1d(T, track_running_stats=True), nn.Dropout(0.5))
+    module[2].eval()
+    module[0].bias.requires_grad_(False)
+    module(torch.randn(B, T, D)).sum().backward()
+    if name == "padding":
+        module[1] = nn.LayerNorm(D)
+    before = copy.deepcopy(module.state_dict())
+    gradients = [None if one.grad is None else one.grad.clone() for one in module.parameters()]
+    report = CHECKS[name](module)
+    assert report.name == name
+    assert [part.training for part in module.modules()] == [True, True, True, False]
+    for key, value in module.state_dict().items():
+        assert value.dtype == before[key].dtype
+        assert torch.equal(value, before[key])
+    for one, kept in zip(module.parameters(), gradients, strict=True):
+        assert (one.grad is None) == (kept is None)
+        assert one.grad is None or kept is None or torch.equal(one.grad, kept)
+    assert [one.requires_grad for one in module.parameters()][:2] == [True, False]
+
+
+def test_no_check_draws_from_the_common_random_numbers() -> None:
+    model, x, (source, target) = Transformer(CONFIG), torch.randn(B, T, D), translation()
+    module = Shifted(0)
+    state = torch.get_rng_state()
+    reports = [
+        check.causality(module, x),
+        check.padding(module, x, LENGTHS, call=lambda module, x, lengths: module(x)),
+        check.parity(module, module, x),
+        check.cache(model, source, target),
+    ]
+    assert all(reports)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_inputs_are_left_as_they_were() -> None:
+    x = torch.randn(B, T, D)
+    kept = x.clone()
+    reports = [
+        check.causality(Shifted(0), x),
+        check.padding(Centred(), x, LENGTHS),
+        check.parity(Shifted(0), Shifted(0), x),
+    ]
+    assert all(reports)
+    assert torch.equal(x, kept)
+    assert (x.requires_grad, x.grad) == (False, None)
+
+
+def test_a_mask_inside_a_module_can_be_copied() -> None:
+    class Held(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention, self.mask = MultiHeadAttention(D, 2), Causal() & Padding((T, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.attention(x, x, x, self.mask)  # type: ignore[no-any-return]
+
+    assert check.causality(Held(), torch.randn(B, T, D))

@@ -84,7 +84,7 @@ def timed(step: Callable[[Batch], Tensor], update: torch.optim.Optimizer, batch:
     began = time.perf_counter()
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
         loss = step(batch)
-    loss.backward()
+    torch.autograd.backward(loss)
     update.step()
     update.zero_grad()
     return time.perf_counter() - began
@@ -110,11 +110,14 @@ def main() -> None:
         return loss / batch.tokens
 
     settings = TrainingConfig()
-    updates = optimizer(ours.parameters(), settings), torch.optim.AdamW(theirs.parameters())
+    sides: list[tuple[Callable[[Batch], Tensor], torch.optim.Optimizer]] = [
+        (our_step, optimizer(ours.parameters(), settings)),
+        (theirs, torch.optim.AdamW(theirs.parameters())),
+    ]
     speeds: tuple[list[float], list[float]] = ([], [])
     for lap, batch in enumerate(batches(given.laps + 1, given.batch_tokens)):
         tokens = sum(batch.source_lengths) + sum(batch.target_lengths)
-        for kept, step, update in zip(speeds, (our_step, theirs), updates, strict=True):
+        for kept, (step, update) in zip(speeds, sides, strict=True):
             seconds = timed(step, update, batch, given.precision)
             if lap:
                 kept.append(tokens / seconds)

@@ -15,7 +15,6 @@ FLOORS = {
     "shapes": 0,
     "version": 0,
     "disk": 1,
-    "settings": 1,
     "config": 1,
     "text": 2,
     "masks": 2,
@@ -46,7 +45,7 @@ STRANGERS = (
     ("decoding.hypotheses", "model", "search knows no model"),
 )
 GUESTS, HOSTS = ("check", "view"), ("jobs", "cli", "__init__", "__main__")
-WITHOUT_TORCH = ("errors", "version", "settings", "config", "text.corpus", "text.tokenizer")
+WITHOUT_TORCH = ("errors", "version", "config", "text.corpus", "text.tokenizer")
 NAMELESS = {"util", "utils", "helper", "helpers", "common", "misc"}
 FACE = "src/pellucid/__init__.py"
 LAZY = ("jobs", "cli", "__main__")  # may import a lower floor inside a function, so that `--help` is instant
@@ -196,7 +195,9 @@ def puts_imports_off(node: ast.stmt) -> bool:
         return [dotted(target) for target in node.targets] == ["ROOMS"]
     match ast.unparse(node.test) if isinstance(node, ast.If) and not node.orelse else "":
         case "TYPE_CHECKING":
-            return all(isinstance(one, ast.ImportFrom) for one in node.body)
+            return isinstance(node, ast.If) and all(isinstance(one, ast.ImportFrom) for one in node.body)
         case "not TYPE_CHECKING":
-            return all(isinstance(one, Function) and one.name in ("__getattr__", "__dir__") for one in node.body)
+            return isinstance(node, ast.If) and all(
+                isinstance(one, Function) and one.name in ("__getattr__", "__dir__") for one in node.body
+            )
     return False

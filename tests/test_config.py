@@ -205,7 +205,7 @@ def test_the_four_ids_are_those_of_every_vocabulary() -> None:
 
 def test_settings_are_read_without_torch() -> None:
     import_alone = "import importlib.util, sys; sys.modules['pellucid'] = type(sys)('pellucid'); " + (
-        f"sys.modules['pellucid'].__path__ = {[str(Path(config.__file__).parent)]}; import pellucid.config; "
+        f"sys.modules['pellucid'].__path__ = {[str(Path(config.__file__).parent.parent)]}; import pellucid.config; "
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", import_alone], capture_output=True, text=True, check=True)
@@ -300,7 +300,7 @@ def runs(draw: st.DrawFn) -> RunConfig:
         learning_rate=draw(positive()),
         betas=(draw(SHARES), draw(SHARES)),
         epsilon=draw(positive()),
-        clip_norm=draw(st.none() | positive()),
+        clip_norm=draw(st.just(0.0) | positive()),
         precision=draw(choice(TrainingConfig, "precision")),
         seed=draw(st.integers(min_value=0)),
         best=draw(choice(TrainingConfig, "best")),
@@ -361,7 +361,7 @@ def test_a_file_is_read_and_named_where_it_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"run.toml: training: unknown setting 'stpes'; did you mean 'steps'"):
         RunConfig.from_file(path)
     path.write_bytes(b"[training]\n# caf\xe9\n")
-    with pytest.raises(ConfigError, match=r"run.toml: .*utf-8"):
+    with pytest.raises(ConfigError, match=r"run.toml are not UTF-8 text; save the file as UTF-8"):
         RunConfig.from_file(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         RunConfig.from_file(tmp_path)

@@ -64,7 +64,7 @@ def test_a_second_derivative_is_refused_and_not_wrong() -> None:
     share = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     [slope] = torch.autograd.grad(share * smoothed_cross_entropy(states, weight, gold), states, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
-        torch.autograd.grad(slope.sum(), share)
+        torch.autograd.backward(slope.sum())
 
 
 def test_without_gradients_none_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:

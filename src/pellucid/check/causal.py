@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pellucid.check.copies import Call, double, plain_call, seen
+from pellucid.check.copies import Call, matching, plain_call, seen
 from pellucid.check.report import Report
 from pellucid.errors import CheckError
 
@@ -43,7 +43,7 @@ def influence(
             f"influence was given {x.dtype} of shape {tuple(x.shape)}, but gradients need floats (batch, length, "
             "width); give embedded states rather than ids"
         )
-    probed = double(x).requires_grad_(requires_grad=True)
+    probed = matching(x, module).requires_grad_(requires_grad=True)
     output = plain_call(call)(seen(module), probed)
     if output.dim() != 3 or not output.requires_grad:
         raise CheckError(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pellucid.errors import CheckError
 
-__all__ = ["Call", "double", "plain_call", "seen"]
+__all__ = ["Call", "double", "matching", "plain_call", "seen"]
 
 Call = Callable[..., Any]
 """How a module is called: call(module, *inputs) -> output."""
@@ -35,6 +35,16 @@ def seen(module: Any) -> Any:
 def double(value: Any) -> Any:
     """A float64 copy of a float tensor, and anything else as it is."""
     return value.detach().double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def matching(value: Any, module: Any) -> Any:
+    """An input for what `seen` gives of a module: a float tensor as float64; as it is for a function.
+
+    A function may close over modules of its own, which no copy can reach; so it is called with what it was meant for.
+    """
+    if isinstance(module, nn.Module) or not isinstance(value, Tensor):
+        return double(value)
+    return value.detach().clone()
 
 
 def plain_call(call: Call | None) -> Callable[..., Tensor]:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Num
 from torch import Tensor, nn
 
-from pellucid.check.copies import Call, double, plain_call, seen
+from pellucid.check.copies import Call, matching, plain_call, seen
 from pellucid.check.report import Report
 from pellucid.errors import CheckError
 from pellucid.shapes import Lengths
@@ -46,7 +46,7 @@ def padding(
     """
     called = plain_call(call or _by_name(module))
     numbers = _fitting(x, lengths)
-    probed, given = seen(module), double(x)
+    probed, given = seen(module), matching(x, module)
     wanted = called(probed, given, lengths)
     findings, worst = [], 0.0
     for what, changed in (("other content in the", _refilled(given, numbers)), ("more", _longer(given))):

@@ -87,17 +87,9 @@ def demo(
             should_stop=should_stop,
         )
         known = read_tsv(pairs)
+    held_out = _short(run)
+    note(f"translating {len(held_out)} held-out segments with at most {MOST_TOKENS} tokens a side")
     translator = load(run.path)
-    with as_file(files("pellucid") / "data" / "lohelp.en-de.test.tsv.xz") as pairs:
-        every = read_tsv(pairs)
-    ends = MOST_TOKENS + 1
-    short = encode_pairs(every, run.source_tokenizer, run.target_tokenizer, max_length=ends, over_length="drop")
-    lines = {example.line for example in short.examples}
-    held_out = [pair for pair in every.pairs if pair.line in lines]
-    note(
-        f"translating the {len(held_out)} of {len(every.pairs):,} held-out segments with at most {MOST_TOKENS} tokens "
-        "a side"
-    )
     found = translator.translate([pair.source for pair in held_out])
     scores = _results(found, held_out, known, show)
     rows = (f"{pair.source}\t{pair.target}\t{one.text}\n" for pair, one in zip(held_out, found, strict=True))
@@ -121,6 +113,16 @@ def _clear(out: Path) -> None:
             if (out / folder).exists():
                 shutil.rmtree(out / folder)
         (out / "translations.tsv").unlink(missing_ok=True)
+
+
+def _short(run: Run) -> list[Pair]:
+    """The test pairs of about the length that the model was trained on."""
+    with as_file(files("pellucid") / "data" / "lohelp.en-de.test.tsv.xz") as pairs:
+        every = read_tsv(pairs)
+    tokenizers = (run.source_tokenizer, run.target_tokenizer)
+    short = encode_pairs(every, *tokenizers, max_length=MOST_TOKENS + 1, over_length="drop")
+    lines = {example.line for example in short.examples}
+    return [pair for pair in every.pairs if pair.line in lines]
 
 
 def _results(found: list[Translation], held_out: list[Pair], known: Corpus, show: Callable[[str], None]) -> Scores:

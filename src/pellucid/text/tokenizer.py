@@ -34,7 +34,6 @@ from pellucid.errors import TokenizerError
 __all__ = ["Tokenizer"]
 
 IDS = (PAD_ID, UNKNOWN_ID, BEGIN_ID, END_ID)
-MARKS = frozenset({PAD_ID, BEGIN_ID, END_ID})
 BREAKS = str.maketrans(dict.fromkeys("\n\r\0\v\f\x1c\x1d\x1e\x85\u2028\u2029", " "))
 """What some reader of lines takes for the end of one, and NUL, which ends a string in C."""
 
@@ -254,7 +253,7 @@ class Tokenizer:
         Raises:
             TokenizerError: an id is not in the vocabulary.
         """
-        text: str = self._processor.Decode([token for token in self._known(ids) if token not in MARKS])
+        text: str = self._processor.Decode(self._known(ids))  # which leaves marks out by itself
         return text.translate(BREAKS)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import Field, model_validator
 
+from pellucid.config.settings import Settings, known, set_one
 from pellucid.errors import ConfigError
-from pellucid.settings import Settings, known, set_one
 
 __all__ = [
     "BEGIN_ID",

@@ -1,0 +1,78 @@
+"""A toy language, and a translator and a run folder for it that take moments to make, for the tests of decoding and jobs.
+
+The weights are random and large, so that different lines have different translations, some of which end by themselves.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pellucid.config import END_ID, DecodingConfig, ModelConfig, RunConfig
+from pellucid.decoding import Translator
+from pellucid.model import Transformer
+from pellucid.run import Run
+from pellucid.text.tokenizer import Tokenizer
+
+WORDS = {
+    "the": "die", "a": "eine", "red": "rote", "small": "kleine", "cat": "Katze", "house": "Stätte", "sees": "sieht",
+    "opens": "öffnet", "book": "Notiz", "window": "Wand",
+}  # fmt: skip
+SENTENCES = [
+    "the red cat sees a house",
+    "a window",
+    "the small book opens the small window",
+    "cat",
+    "a red house opens",
+    "the house sees the cat the cat sees the book the book opens a red red window",
+    "small cat",
+]
+FIRST_WORD, STOPPING = 260, 1.0
+NARROW = {"d_model": 12, "num_heads": 3, "d_ff": 20, "num_encoder_layers": 1, "num_decoder_layers": 2}
+
+
+def german(sentence: str) -> str:
+    """The toy language's translation: word by word."""
+    return " ".join(WORDS[word] for word in sentence.split())
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    """One vocabulary for both languages."""
+    lines = [*SENTENCES, *map(german, SENTENCES)]
+    return Tokenizer.learn(lines * 3, vocab_size=340)
+
+
+def model(**changes: Any) -> Transformer:
+    """A network with large random weights, in float64, that likes words, dislikes bytes, and sometimes stops."""
+    size = tokenizer().vocab_size
+    sizes = {"source_vocab_size": size, "target_vocab_size": size, "dropout": 0.5}
+    torch.manual_seed(7)
+    made = Transformer(ModelConfig(**{**NARROW, **sizes, **changes})).double()
+    last = dict(made.named_parameters())
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.mul_(2.0)
+        # The last norm gives 1 in its first dimension, whatever is said: the head has a bias there.
+        norm = f"stacks.decoder.layers.{made.config.num_decoder_layers - 1}.feed_forward_residual.norm"
+        last[f"{norm}.weight"][0], last[f"{norm}.bias"][0] = 0.0, 1.0
+        made.head.weight[:, 0] = -6.0
+        made.head.weight[FIRST_WORD:, 0] = 0.0
+        made.head.weight[END_ID, 0] = STOPPING
+    return made
+
+
+def translator(settings: DecodingConfig | None = None, **changes: Any) -> Translator:
+    """The network with its vocabulary."""
+    return Translator(model(**changes), tokenizer(), tokenizer(), settings or DecodingConfig(length_ratio=1.5))
+
+
+def write_run(folder: Path, **changes: Any) -> Path:
+    """A run folder as a training leaves it: settings, vocabulary, best weights, a line of metrics."""
+    network = model(**changes)
+    config = RunConfig(model=network.config).replace(decoding=DecodingConfig(length_ratio=1.5))
+    run = Run.create(folder, config, tokenizer(), tokenizer(), "sha256:0")
+    run.save_best(dict(network.named_parameters()), {"step": 20})
+    run.log({"kind": "validation", "step": 20, "loss": 3.25, "bleu": 1.5, "chrf": 12.125, "best": True})
+    return folder

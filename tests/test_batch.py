@@ -210,8 +210,10 @@ def test_a_plan_has_every_example_once_within_the_budget(
 
 
 def test_a_batch_is_full_before_the_next_begins() -> None:
-    plan = plan_batches(examples_of(*[(4, 2)] * 25), batch_tokens=60, seed=1, epoch=0)
-    assert sorted(len(batch) for batch in plan) == [4, 7, 7, 7]  # 7 rows of 5 + 3
+    plan = plan_batches(examples_of(*[(4, 2)] * 25), batch_tokens=56, seed=1, epoch=0)
+    assert sorted(len(batch) for batch in plan) == [4, 7, 7, 7]  # 7 rows of 5 + 3 fill it exactly
+    plan = plan_batches(examples_of((4, 40), *[(4, 2)] * 14), batch_tokens=56, seed=1, epoch=0)
+    assert sorted(len(batch) for batch in plan) == [1, 7, 7]  # a long one before them takes none of their room
 
 
 def test_an_example_over_the_budget_stands_alone() -> None:

@@ -106,6 +106,8 @@ def test_the_rate_of_the_schedule_is_the_one_that_moves_the_weights() -> None:
     slow, fast = (run(tiny.config({"steps": 1, "learning_rate": rate, "warmup": 2}))[0] for rate in (1e-3, 2e-3))
     start = tiny.copied(dict(tiny.objective(tiny.config()).model.double().named_parameters()))
     for name, begun in start.items():
+        if name.endswith("key.bias"):
+            continue  # a softmax takes no notice of it, so that its gradient is rounding alone
         step = fast.checkpoints[0].weights[name] - begun
         torch.testing.assert_close(step, 2 * (slow.checkpoints[0].weights[name] - begun), rtol=1e-6, atol=1e-12)
         # Adam's first step is the rate itself, wherever there is a gradient: here half the peak.
@@ -294,7 +296,7 @@ def test_a_gradient_that_is_no_number_spoils_no_checkpoint() -> None:
     def spoil(slope: Tensor) -> Tensor:
         return slope * (math.inf if trainer.progress.step == 3 else 1)
 
-    trainer.raw.model.head.weight.register_hook(spoil)
+    trainer.raw.model.head.weight.register_hook(spoil)  # type: ignore[no-untyped-call]
     with pytest.raises(TrainingError, match=r"by step 3 the loss is \d+\.\d+ with a gradient of norm inf"):
         trainer.run()
     assert keeper.steps == [1, 2]
@@ -302,7 +304,7 @@ def test_a_gradient_that_is_no_number_spoils_no_checkpoint() -> None:
 
 def test_a_checkpoint_of_another_model_or_without_a_part_is_refused() -> None:
     checkpoint = run(tiny.config(OFTEN))[0].checkpoints[0]
-    with pytest.raises(RunError, match=r"has shape \(23, 14\) in the weights, but \(23, 16\) in the model"):
+    with pytest.raises(RunError, match=r"has shape \(14, 14\) in the weights, but \(16, 16\) in the model"):
         tiny.trainer(tiny.config(OFTEN, d_model=16), PAIRS, tiny.Memory()).resume(checkpoint)
     part = {name: value for name, value in checkpoint.optimizer.items() if name != "head.weight:exp_avg_sq"}
     facts = {**checkpoint.state, "moon": "full"}

@@ -2,10 +2,12 @@
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor
 
 from pellucid.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
@@ -129,6 +131,12 @@ class Memory:
         return [checkpoint.state["step"] for checkpoint in self.checkpoints]
 
 
+@cache
+def fabric(precision: str) -> Fabric:
+    """One for each precision: they are the same, and take a while to make."""
+    return launch(torch.device("cpu"), precision)
+
+
 def objective(settings: RunConfig) -> Objective:
     """The model of these settings with its loss; the same numbers at every call."""
     torch.manual_seed(settings.training.seed)
@@ -150,7 +158,7 @@ def trainer(
         objective(settings),
         pairs,
         settings,
-        fabric=launch(torch.device("cpu"), settings.training.precision),
+        fabric=fabric(settings.training.precision),
         keeper=keeper,
         validate=lambda: {settings.training.best: next(values)},
         tell=tell,

@@ -3,6 +3,7 @@
 The weights are random and large, so that different lines have different translations, some of which end by themselves.
 """
 
+import random
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ SENTENCES = [
     "the house sees the cat the cat sees the book the book opens a red red window",
     "small cat",
 ]
-FIRST_WORD, STOPPING = 260, 1.0
+FIRST_WORD = 260  # the ids before it are the marks and the bytes
 NARROW = {"d_model": 12, "num_heads": 3, "d_ff": 20, "num_encoder_layers": 1, "num_decoder_layers": 2}
 
 
@@ -37,11 +38,17 @@ def german(sentence: str) -> str:
     return " ".join(WORDS[word] for word in sentence.split())
 
 
+def pairs(count: int, seed: int = 1) -> list[tuple[str, str]]:
+    """Sentences of the toy language, and their translations."""
+    draw = random.Random(seed)
+    sentences = [" ".join(draw.choices([*WORDS], k=draw.randint(2, 7))) for _ in range(count)]
+    return [(sentence, german(sentence)) for sentence in sentences]
+
+
 @cache
 def tokenizer() -> Tokenizer:
     """One vocabulary for both languages."""
-    lines = [*SENTENCES, *map(german, SENTENCES)]
-    return Tokenizer.learn(lines * 3, vocab_size=340)
+    return Tokenizer.learn([side for pair in pairs(90) for side in pair], vocab_size=340, kind="bpe")
 
 
 def model(**changes: Any) -> Transformer:
@@ -53,13 +60,13 @@ def model(**changes: Any) -> Transformer:
     last = dict(made.named_parameters())
     with torch.no_grad():
         for parameter in made.parameters():
-            parameter.mul_(2.0)
+            parameter.mul_(1.7)
         # The last norm gives 1 in its first dimension, whatever is said: the head has a bias there.
         norm = f"stacks.decoder.layers.{made.config.num_decoder_layers - 1}.feed_forward_residual.norm"
         last[f"{norm}.weight"][0], last[f"{norm}.bias"][0] = 0.0, 1.0
         made.head.weight[:, 0] = -6.0
         made.head.weight[FIRST_WORD:, 0] = 0.0
-        made.head.weight[END_ID, 0] = STOPPING
+        made.head.weight[END_ID, 0] = 6.0
     return made
 
 

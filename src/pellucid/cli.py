@@ -95,7 +95,8 @@ def train(
             tell=display.tell,
             should_stop=should_stop,
         )
-    typer.echo(f"the run is in {run.path}; try: echo 'A sentence.' | pellucid translate {run.path}")
+    if os.environ.get("RANK", "0") == "0":  # under torchrun, one process speaks for all
+        typer.echo(f"the run is in {run.path}; try: echo 'A sentence.' | pellucid translate {run.path}")
 
 
 @app.command()

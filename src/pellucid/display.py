@@ -1,9 +1,8 @@
 """How a long job looks while it runs: a moving bar on a terminal, plain lines anywhere else."""
 
-import sys
 import time
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -14,15 +13,14 @@ __all__ = ["Display"]
 
 
 class Display:
-    """Shows a job on a stream; use it as a context.
+    """Shows a job on a console; use it as a context.
 
     Args:
-        stream: where to; standard error, so that standard output stays for results.
+        console: where to; left out, standard error, so that standard output stays for results.
     """
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        # Everything is shown as it is: no markup, no emoji for what stands between colons, no line cut in two.
-        self.console = Console(file=stream or sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
         self.began = time.monotonic()
         self.bar: Progress | None = None
         self.task: TaskID | None = None
@@ -47,7 +45,9 @@ class Display:
 
     def note(self, line: str) -> None:
         """Say one thing, with the seconds since the beginning before it."""
-        self.console.print(f"[{time.monotonic() - self.began:7.1f} s] {line}")
+        text = f"[{time.monotonic() - self.began:7.1f} s] {line}"
+        # As it is: no markup, no emoji for what stands between colons, no colours, no line cut in two.
+        self.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def count(self, done: int, total: int) -> None:
         """Move the bar, where there is one, to so many lines translated."""

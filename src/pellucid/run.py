@@ -58,7 +58,8 @@ class Run:
         config: every setting, as the run uses it.
         source_tokenizer: text <-> ids of the source language.
         target_tokenizer: text <-> ids of the target language; equal to the source's where they share a vocabulary.
-        corpus: a fingerprint of the training text.
+        corpus: a fingerprint of the text.
+        asked: the settings as they were asked for, before the vocabulary's size and this machine's speed were known.
     """
 
     path: Path
@@ -66,6 +67,7 @@ class Run:
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     corpus: str
+    asked: RunConfig
 
     @classmethod
     def exists(cls, path: Path) -> bool:
@@ -89,7 +91,15 @@ class Run:
                 raise RunError(f"{path} holds '{entry.name}', which is no run's; choose an empty or a new folder")
 
     @classmethod
-    def create(cls, path: Path, config: RunConfig, source: Tokenizer, target: Tokenizer, corpus: str) -> Self:
+    def create(
+        cls,
+        path: Path,
+        config: RunConfig,
+        source: Tokenizer,
+        target: Tokenizer,
+        corpus: str,
+        asked: RunConfig | None = None,
+    ) -> Self:
         """Begin a run in a folder that is free; its run.toml is written last, and makes it a run.
 
         Raises:
@@ -98,7 +108,7 @@ class Run:
         cls.require_free(path)
         with writing(path):
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        run = cls(path, config, source, target, corpus)
+        run = cls(path, config, source, target, corpus, asked or config)
         for name, tokenizer in zip(_tokenizer_names(config), (source, target), strict=True):
             write_atomically(path / name, tokenizer.to_bytes())
         run.write_settings()
@@ -127,22 +137,25 @@ class Run:
                 f"version {__version__} reads format {FORMAT}; use the version that wrote it"
             )
         corpus = str(table.get("corpus", ""))
+        asked = table.pop("asked", {})
         sections = {name: section for name, section in table.items() if isinstance(section, dict)}
         try:
             config = RunConfig.from_toml(tomli_w.dumps(sections))
+            asked = RunConfig.from_toml(tomli_w.dumps(asked)) if asked else config
         except ConfigError as error:
             raise RunError(f"{path / 'run.toml'}: {error}") from None
         source, target = (Tokenizer.load(path / name) for name in _tokenizer_names(config))
-        return cls(path, config, source, target, corpus)
+        return cls(path, config, source, target, corpus, asked)
 
-    def with_config(self, config: RunConfig) -> "Run":
+    def with_config(self, config: RunConfig, asked: RunConfig | None = None) -> "Run":
         """The same run under changed settings; they last once `write_settings` has been called."""
-        return replace(self, config=config)
+        return replace(self, config=config, asked=asked or self.asked)
 
     def write_settings(self) -> None:
         """Write run.toml, which is what makes a folder a run."""
         head = tomli_w.dumps({"format": FORMAT, "pellucid": __version__, "corpus": self.corpus})
-        write_atomically(self.path / "run.toml", f"{head}\n{self.config.to_toml()}".encode())
+        asked = tomli_w.dumps({"asked": tomllib.loads(self.asked.to_toml())})
+        write_atomically(self.path / "run.toml", f"{head}\n{self.config.to_toml()}\n{asked}".encode())
 
     def save_best(self, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Write the best weights so far, with the facts of their validation."""
@@ -234,19 +247,19 @@ class Run:
         write_atomically(self.path / "metrics.jsonl", "".join(kept).encode())
 
 
-def load_weights(module: nn.Module, weights: Path | Mapping[str, Tensor]) -> dict[str, str]:
+def load_weights(module: nn.Module, weights: Path | Mapping[str, Tensor]) -> dict[str, Any]:
     """Copy weights into a module, name by name, and hand back the facts written beside them.
 
     Raises:
         RunError: the file cannot be read, or its names or shapes are not the module's.
     """
-    facts: dict[str, str] = {}
+    facts: dict[str, Any] = {}
     if isinstance(weights, Path):
         try:
             with safe_open(weights, framework="pt") as file:
-                facts = file.metadata() or {}
+                facts = json.loads((file.metadata() or {}).get("facts", "{}"))
             weights = load_file(weights)
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, json.JSONDecodeError) as error:
             raise RunError(f"the weights {weights} cannot be read ({error}); restore the file from a copy") from None
     own = dict(module.named_parameters())
     for name in sorted(own.keys() ^ weights.keys()):
@@ -278,7 +291,8 @@ def _write_tensors(place: Path, tensors: Mapping[str, Tensor], facts: Mapping[st
     place.touch()
     mode = place.stat().st_mode
     try:
-        save_file(plain, place, metadata={name: str(value) for name, value in (facts or {}).items()})
+        # One entry: safetensors writes several in an order of its own, and the same run would give other bytes.
+        save_file(plain, place, metadata={"facts": json.dumps(dict(facts or {}), sort_keys=True)})
     except SafetensorError as error:
         raise RunError(f"{place} cannot be written ({error}); see to the disk, its room and permissions") from None
     place.chmod(mode)

@@ -1,20 +1,23 @@
 """Each fault turns its test red: the package is copied, one line is written wrongly, and the test runs on the copy."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from faults import FAULTS, Fault
 
-TESTS = Path(__file__).resolve().parent.parent
-ROOT = TESTS.parent
+HERE = Path(__file__).resolve().parent
+TESTS, ROOT = HERE.parent, HERE.parent.parent
 PACKAGE = ROOT / "src" / "pellucid"
 
 PASSED, FAILED = 0, 1  # pytest's exit statuses; any other means that a test could not be run
+
+Run = Callable[[Path, Iterable[str]], int]
 
 
 def named(fault: Fault) -> str:
@@ -29,14 +32,26 @@ def copied(folder: Path) -> Path:
     return target
 
 
-def on_copy(folder: Path, tests: Iterable[str]) -> subprocess.CompletedProcess[str]:
-    """Run tests on the copy in a folder, in a process of their own, the same examples each time."""
+@pytest.fixture(scope="module")
+def on_copy() -> Iterator[Run]:
+    """Runs tests on the copy in a folder, in a process of their own, the same examples each time."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "PYTEST_"))}
-    path = os.pathsep.join([str(folder), str(Path(__file__).parent)])
-    environment |= {"PYTHONPATH": path, "CI": "1", "OMP_NUM_THREADS": "1"}
+    environment |= {"PYTHONPATH": str(HERE), "CI": "1", "OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     options = ["-x", "-p", "no:cacheprovider", "-p", "first_failure", "-c", str(ROOT / "pyproject.toml")]
-    command = [sys.executable, "-m", "pytest", *options, "--rootdir", str(ROOT), *(str(TESTS / test) for test in tests)]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, str(HERE / "nursery.py")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as nursery:
+        asked, answered = nursery.stdin, nursery.stdout
+        assert asked is not None
+        assert answered is not None
+
+        def run(folder: Path, tests: Iterable[str]) -> int:
+            arguments = [*options, "--rootdir", str(ROOT), *(str(TESTS / test) for test in tests)]
+            asked.write(json.dumps({"folder": str(folder), "arguments": arguments}) + "\n")
+            asked.flush()
+            return int(answered.readline())
+
+        yield run
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=named)
@@ -52,16 +67,14 @@ def test_no_fault_is_written_twice() -> None:
 
 
 @pytest.mark.slow
-def test_the_tests_are_green_without_a_fault(tmp_path: Path) -> None:
+def test_the_tests_are_green_without_a_fault(on_copy: Run, tmp_path: Path) -> None:
     copied(tmp_path)
-    ran = on_copy(tmp_path, sorted({fault.test for fault in FAULTS}))
-    assert ran.returncode == PASSED, ran.stdout
+    assert on_copy(tmp_path, sorted({fault.test for fault in FAULTS})) == PASSED, (tmp_path / "log.txt").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=named)
-def test_the_fault_turns_its_test_red(fault: Fault, tmp_path: Path) -> None:
+def test_the_fault_turns_its_test_red(fault: Fault, on_copy: Run, tmp_path: Path) -> None:
     file = copied(tmp_path) / fault.file
     file.write_text(file.read_text(encoding="utf-8").replace(fault.right, fault.wrong), encoding="utf-8")
-    ran = on_copy(tmp_path, [fault.test])
-    assert ran.returncode == FAILED, ran.stdout + ran.stderr
+    assert on_copy(tmp_path, [fault.test]) == FAILED, (tmp_path / "log.txt").read_text()

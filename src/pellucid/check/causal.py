@@ -21,8 +21,8 @@ def influence(
 ) -> Bool[Tensor, "outputs inputs"]:
     """The mask a module really has: entry (t, s) says whether output position t depends on input position s.
 
-    Measured by gradient on a float64 copy in evaluation mode; the module itself is not touched. It speaks of the given
-    input: a path that is zero there, a dead relu say, is not seen.
+    Measured by gradient on a float64 copy in evaluation mode; the module itself is not touched, and a function is called
+    as it is. It speaks of the given input: a path that is zero there, a dead relu say, is not seen.
 
     Args:
         module: any module or function, (B, T, D) in, (B, T', D') out.

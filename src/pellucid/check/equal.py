@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from pellucid.check.copies import Call, double, plain_call, seen
+from pellucid.check.copies import Call, matching, plain_call, seen
 from pellucid.check.report import Report
 from pellucid.errors import CheckError
 
@@ -61,7 +61,8 @@ def parity(
     Args:
         ours: one module or function.
         theirs: the other.
-        inputs: what both are called with, or the only input; float tensors are taken as float64.
+        inputs: what both are called with, or the only input; a module is given float tensors as float64, a function
+            as they are.
         call: call(ours, *inputs), where calling is not plain.
         their_call: call(theirs, *inputs); the same as `call` where it is not given.
         tolerance: how far apart the outputs may lie.
@@ -75,9 +76,9 @@ def parity(
       2 of 2 elements lie more than 1e-10 apart
       largest difference = 1
     """
-    given = [double(value) for value in ((inputs,) if isinstance(inputs, Tensor) else inputs)]
-    first = plain_call(call)(seen(ours), *given)
-    second = plain_call(their_call or call)(seen(theirs), *given)
+    given = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    first = plain_call(call)(seen(ours), *(matching(value, ours) for value in given))
+    second = plain_call(their_call or call)(seen(theirs), *(matching(value, theirs) for value in given))
     return _compared("parity", "both must give the same outputs", first, second, tolerance)
 
 

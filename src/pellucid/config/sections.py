@@ -31,7 +31,7 @@ __all__ = [
 PAD_ID, UNKNOWN_ID, BEGIN_ID, END_ID = 0, 1, 2, 3
 """The four ids that are not text, the same in every vocabulary."""
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -172,7 +172,7 @@ class TrainingConfig(Settings):
     accumulate: Count = 1
     label_smoothing: Probability = 0.1
     precision: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
-    seed: Annotated[int, Field(ge=0)] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     log_every: Count = 50
     validate_every: Count = 500
     validation_lines: Annotated[int, Field(ge=0)] = 200

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from pellucid.errors import ConfigError
 
@@ -18,11 +18,20 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
     section: ClassVar[str]
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
             raise ConfigError(self._explain(error)) from None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true where a number belongs: pydantic would take it for 1."""
+        field = cls.model_fields.get(info.field_name or "")
+        if isinstance(value, bool) and field is not None and field.annotation is not bool:
+            raise ValueError("it should be a number or a word, not a truth value")
+        return value
 
     def replace(self, **changes: Any) -> Self:
         """The same settings with some of them changed, checked again.

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,8 +30,8 @@ class Facts:
     parameters: dict[str, int]
     vocabularies: tuple[int, int]
     step: int
-    validation: dict[str, float]
-    best: dict[str, float]
+    validation: dict[str, Any]
+    best: dict[str, Any]
 
 
 def inspect(path: Path) -> Facts:

@@ -48,6 +48,10 @@ class Encoded:
     validation: EncodedCorpus
     validation_text: Corpus
 
+    def fingerprint(self) -> str:
+        """A short name for exactly this text in this order, so that a run is not resumed on other."""
+        return fingerprint([*self.train.examples, *self.validation.examples])
+
 
 def read(
     training: TextFiles, validation: TextFiles, config: RunConfig, note: Callable[[str], None]
@@ -91,9 +95,8 @@ def learn(corpus: Corpus, config: RunConfig) -> tuple[Tokenizer, Tokenizer]:
 
     sources, targets = [pair.source for pair in corpus.pairs], [pair.target for pair in corpus.pairs]
     if config.data.shared_vocabulary:
-        # Pairs side by side, so that a sample taken evenly holds both languages.
-        both = [line for pair in corpus.pairs for line in (pair.source, pair.target)]
-        shared = learned(both, config.model.source_vocab_size)
+        # One language after the other: a sample taken evenly then holds as much of each, at any ratio.
+        shared = learned([*sources, *targets], config.model.source_vocab_size)
         return shared, shared
     return learned(sources, config.model.source_vocab_size), learned(targets, config.model.target_vocab_size)
 

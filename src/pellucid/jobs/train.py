@@ -57,14 +57,14 @@ def train(
     if not found:
         Run.require_free(out)
     fabric.barrier()  # nobody begins a run before everybody has looked for one
-    config = _resumed(out, config_file, overrides) if found else RunConfig.from_file(config_file, overrides)
+    old = _resumed(Run.open(out), config_file, overrides) if found else None
+    config = old.config if old else RunConfig.from_file(config_file, overrides)
     corpus, held = material.read(training, validation or material.TextFiles(), config, quiet)
-    if found:
-        run = Run.open(out)
+    if old:
+        run = old
         encoded = material.encode(corpus, held, run.source_tokenizer, run.target_tokenizer, config, quiet)
-        if run.corpus != material.fingerprint(encoded.train.examples):
+        if run.corpus != encoded.fingerprint():
             raise RunError(f"the run {out} was begun on other text; resume it with the files it was begun with")
-        run = run.with_config(config)
         if fabric.is_global_zero:
             run.write_settings()
     else:
@@ -72,29 +72,32 @@ def train(
     return _train(run, encoded, pick_device(device), quiet, tell, should_stop)
 
 
-def _resumed(out: Path, config_file: Path | None, overrides: Sequence[str]) -> RunConfig:
-    """The settings of a run that goes on: its own, with changes to training and decoding only."""
-    own = Run.open(out).config
-    if config_file is not None:
-        raise ConfigError(f"--config cannot change the run {out}, which keeps its settings; use --set for single ones")
-    asked = RunConfig.from_toml(own.to_toml(), overrides)
-    # Two whole sections stay, and the seed, which orders the text and chooses what is held out of it.
-    for place in ("model", "data", "training.seed"):
-        section, _, name = place.partition(".")
-        old, new = getattr(own, section).model_dump(), getattr(asked, section).model_dump()
-        for key in [name] if name else old:
-            if old[key] != new[key]:
+def _resumed(run: Run, config_file: Path | None, overrides: Sequence[str]) -> Run:
+    """A run that goes on, with what is asked for otherwise than when it began; only training and decoding may change.
+
+    Raises:
+        ConfigError: a setting is asked to change that cannot in the middle of a run.
+    """
+    if config_file is None:
+        asked = RunConfig.from_toml(run.asked.to_toml(), overrides)
+    else:
+        asked = RunConfig.from_file(config_file, overrides)
+    changes: dict[str, dict[str, object]] = {"training": {}, "decoding": {}}
+    for section in RunConfig.model_fields:
+        old, new = getattr(run.asked, section).model_dump(), getattr(asked, section).model_dump()
+        for key in [key for key in old if old[key] != new[key]]:
+            # The seed orders the text and chooses what is held out; minutes were turned into steps once.
+            if section not in changes or (section, key) in (("training", "seed"), ("training", "minutes")):
                 raise ConfigError(
-                    f"{section}.{key} is {old[key]!r} in the run {out}, and cannot become {new[key]!r} in the middle of "
-                    "it; leave it as it is, or begin a new run"
+                    f"{section}.{key} is {old[key]!r} in the run {run.path}, and cannot become {new[key]!r} in the "
+                    "middle of it; leave it as it is, or begin a new run"
                 )
-    # What was chosen by measuring, when the run began, is not chosen again.
-    kept: dict[str, object] = {"minutes": None}
-    if asked.training.minutes is not None:
-        kept |= {"steps": own.training.steps, "warmup": own.training.warmup}
-    if asked.training.precision == "auto":
-        kept["precision"] = own.training.precision
-    return asked.replace(training=asked.training.replace(**kept))
+            changes[section][key] = new[key]
+    if changes["training"].get("precision") == "auto":
+        del changes["training"]["precision"]  # chosen by measuring, when the run began
+    training = run.config.training.replace(**changes["training"])
+    decoding = run.config.decoding.replace(**changes["decoding"])
+    return run.with_config(run.config.replace(training=training, decoding=decoding), asked)
 
 
 def _begin(
@@ -113,13 +116,13 @@ def _begin(
             f"learned a vocabulary of {source.vocab_size:,}"
             + ("" if source == target else f" and {target.vocab_size:,}")
         )
-        config = config.replace(model=config.model.replace(**sizes))
+        asked, config = config, config.replace(model=config.model.replace(**sizes))
         encoded = material.encode(corpus, held, source, target, config, note)
-        asked = config
+        open_still = config
         config = choose(config, encoded.train.examples, fabric.device, fabric.world_size)
-        if config != asked:
+        if config != open_still:
             note(f"timed this machine: {config.training.precision}, {config.training.steps:,} steps")
-        run = Run.create(out, config, source, target, material.fingerprint(encoded.train.examples))
+        run = Run.create(out, config, source, target, encoded.fingerprint(), asked)
     fabric.barrier()
     if not fabric.is_global_zero:
         run = Run.open(out)

@@ -129,6 +129,8 @@ class Trainer:
         self.raw_optimizer.load_state_dict(
             {"state": memory, "param_groups": self.raw_optimizer.state_dict()["param_groups"]}
         )
+        if not self.fabric.is_global_zero:
+            progress.window_loss = 0.0  # the first process carries the sum of all, as `_save` left it
         self.progress = progress
 
     def run(self) -> None:

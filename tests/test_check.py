@@ -339,15 +339,31 @@ def test_modules_may_be_called_in_their_own_ways() -> None:
     assert not check.parity(module, copy.deepcopy(module), inputs, call=ours, their_call=lambda m, x, y: ours(m, y, x))
 
 
-def test_rounding_of_float32_is_no_difference() -> None:
-    x, y = torch.randn(2, 97)
-    assert not torch.equal(x @ y, (x * y).flip(0).sum())
-    assert check.parity(lambda x, y: x @ y, lambda x, y: (x * y).flip(0).sum(), (x, y))
+def test_modules_are_compared_without_the_rounding_of_float32() -> None:
+    module, x = nn.Linear(97, 3, bias=False), torch.randn(B, 97)
+
+    def backwards(module: nn.Linear, x: Tensor) -> Tensor:
+        return F.linear(x.flip(-1), module.weight.flip(-1))
+
+    assert not torch.equal(module(x), backwards(module, x))
+    assert check.parity(module, module, x, call=lambda module, x: module(x), their_call=backwards)
 
 
-def test_functions_over_modules_in_float64_may_want_gradients() -> None:
+def test_functions_are_given_float64_too() -> None:
+    x, y = torch.randn(13, 97), torch.randn(97, 11)
+    assert not torch.equal(x @ y, x.flip(1) @ y.flip(0))
+    assert check.parity(lambda x, y: x @ y, lambda x, y: x.flip(1) @ y.flip(0), (x, y))
+
+
+def test_a_function_over_a_module_in_float64_is_compared() -> None:
     module = nn.Linear(D, D).double()
     assert not check.parity(lambda x: module(x) * 2, lambda x: module(x) + 1, torch.randn(B, D))
+
+
+def test_a_function_over_a_module_in_float32_is_refused() -> None:
+    module = nn.Linear(D, D)
+    with pytest.raises(CheckError, match=r"forward does not take float64 .*; give the module itself"):
+        check.parity(module.forward, module, torch.randn(B, D))
 
 
 # --- nothing is touched ---------------------------------------------------------------------------------------

@@ -268,7 +268,7 @@ def choice(section: type[Settings], name: str) -> st.SearchStrategy[Any]:
     return st.sampled_from(section.model_fields[name].annotation.__args__)  # type: ignore[union-attr]
 
 
-COUNTS = st.integers(min_value=1, max_value=10**12)
+COUNTS = st.integers(min_value=1, max_value=10**4)
 SHARES = st.floats(min_value=0, max_value=1, exclude_max=True)
 
 
@@ -302,7 +302,7 @@ def runs(draw: st.DrawFn) -> RunConfig:
         epsilon=draw(positive()),
         clip_norm=draw(st.just(0.0) | positive()),
         precision=draw(choice(TrainingConfig, "precision")),
-        seed=draw(st.integers(min_value=0)),
+        seed=draw(st.integers(min_value=0, max_value=2**63 - 1)),
         best=draw(choice(TrainingConfig, "best")),
     )
     penalty = draw(st.floats(allow_nan=False, allow_infinity=False))

@@ -145,11 +145,10 @@ def test_an_evaluation_is_of_the_run_s_own_translations(tmp_path: Path) -> None:
 
 
 def test_the_run_s_language_says_how_words_are_cut_unless_another_is_given(tmp_path: Path) -> None:
-    run = Run.open(tiny_run.write_run(tmp_path / "run"))
-    run.with_config(run.config.replace(data=run.config.data.replace(target_language="zh"))).write_settings()
+    run = tiny_run.write_run(tmp_path / "run", language="zh")
     files = write(tmp_path / "a", "cat"), write(tmp_path / "b", "猫")
-    assert "tok:zh" in evaluate(run.path, *files).scores.bleu.signature
-    assert "tok:13a" in evaluate(run.path, *files, target_language="de").scores.bleu.signature
+    assert "tok:zh" in evaluate(run, *files).scores.bleu.signature
+    assert "tok:13a" in evaluate(run, *files, target_language="de").scores.bleu.signature
 
 
 def test_files_that_do_not_match_are_refused_before_anything_is_translated(tmp_path: Path) -> None:

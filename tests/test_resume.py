@@ -6,19 +6,21 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tiny
+from pellucid.config import RunConfig
 from pellucid.errors import ConfigError, RunError, TextError
 from pellucid.jobs.material import TextFiles
 from pellucid.jobs.train import train
 from pellucid.run import Checkpoint, Run
 from pellucid.text.batch import plan_batches
-from pellucid.training import Event, Saved, StepTaken, Stopped, Validated
+from pellucid.training import Event, Saved, StepTaken, Stopped, Trainer, Validated
 
 # --- the trainer --------------------------------------------------------------------------------------------
 
@@ -28,6 +30,7 @@ SETTINGS = tiny.config(
 )
 
 
+@cache
 def whole() -> tuple[tiny.Memory, list[Event]]:
     """An uninterrupted training."""
     keeper, events = tiny.Memory(), list[Event]()
@@ -37,7 +40,7 @@ def whole() -> tuple[tiny.Memory, list[Event]]:
 
 def losses(after: int) -> Iterator[float]:
     """What the validations after a step give: each step's own figure, not all of them better than the last."""
-    return ((step * 7) % 11 for step in itertools.count(1) if step > after and (step % 4 == 0 or step == 23))
+    return (float((step * 7) % 11) for step in itertools.count(1) if step > after and (step % 4 == 0 or step == 23))
 
 
 def figures(events: list[Event], after: int = 0) -> list[dict[str, Any]]:
@@ -52,6 +55,10 @@ def assert_same(one: Checkpoint, other: Checkpoint) -> None:
     assert tiny.equal(one.weights, other.weights)
     assert tiny.equal(one.optimizer, other.optimizer)
     assert one.state == other.state
+
+
+def standing_at(trainer: Trainer, step: int) -> Callable[[], bool]:
+    return lambda: trainer.progress.step == step
 
 
 def test_it_makes_several_passes_with_dropout_so_that_there_is_something_to_lose() -> None:
@@ -82,10 +89,10 @@ def test_resumed_from_any_checkpoint_it_ends_in_the_same_bits() -> None:
 
 def test_stopped_after_any_step_it_ends_in_the_same_bits() -> None:
     keeper, events = whole()
-    for stop in (1, 4, 5, 12, 22):
+    for stop in (1, 4, 22):
         again, told = tiny.Memory(), list[Event]()
         trainer = tiny.trainer(SETTINGS, PAIRS, again, tell=told.append, losses=losses(0))
-        trainer.should_stop = lambda trainer=trainer, stop=stop: trainer.progress.step == stop
+        trainer.should_stop = standing_at(trainer, stop)
         trainer.run()
         assert told[-1] == Stopped(stop)
         rest = tiny.trainer(SETTINGS, PAIRS, again, tell=told.append, losses=losses(stop))
@@ -137,7 +144,7 @@ class Killed(BaseException):
     """The process is gone."""
 
 
-def job(folder: Path, out: str, changes: dict[str, object] | None = None, seed: int = 1, **more: Any) -> Run:
+def job(folder: Path, out: str, changes: Mapping[str, object] | None = None, seed: int = 1, **more: Any) -> Run:
     return train(
         folder / out, tiny.write_text(folder, seed=seed), overrides=tiny.overrides({**JOB, **(changes or {})}), **more
     )
@@ -220,7 +227,8 @@ def state_of(folder: Path) -> dict[str, bytes]:
         ),
         ({"data.batch_tokens": 99}, {}, ConfigError, r"data\.batch_tokens is 220 .* begin a new run"),
         ({"training.seed": 2}, {}, ConfigError, r"training\.seed is 1 .* begin a new run"),
-        ({}, {"config_file": Path("run.toml")}, ConfigError, r"--config cannot change the run .*; use --set"),
+        ({"training.minutes": 3}, {}, ConfigError, r"training\.minutes is None .* cannot become 3\.0"),
+        ({}, {"config_file": Path("missing.toml")}, ConfigError, r"missing\.toml cannot be read"),
         ({"training.stpes": 2}, {}, ConfigError, r"did you mean 'steps'\?"),
     ],
 )
@@ -274,6 +282,23 @@ def test_what_a_measurement_chose_is_kept(tmp_path: Path, monkeypatch: pytest.Mo
     assert asked == [("float32", "bfloat16")]
     assert Run.open(run.path).config.training == run.config.training == chosen
     assert [folder.name for folder in run.checkpoints()] == ["00000008", "00000012"]
+
+
+def test_the_same_file_of_settings_resumes_a_run_and_another_network_in_it_does_not(tmp_path: Path) -> None:
+    files, place = tiny.write_text(tmp_path), tmp_path / "settings.toml"
+    # A vocabulary larger than the text can fill: the run has fewer pieces than were asked for, and goes on all the same.
+    changes = {**JOB, "model.source_vocab_size": 900, "model.target_vocab_size": 900}
+    settings = RunConfig.from_toml("", tiny.overrides(changes))
+    place.write_text(settings.to_toml(), encoding="utf-8")
+    with pytest.raises(Killed):
+        train(tmp_path / "run", files, config_file=place, tell=killer(Saved, 4))
+    assert Run.open(tmp_path / "run").config.model.source_vocab_size < 900
+    place.write_text(settings.replace(model=settings.model.replace(d_ff=32)).to_toml(), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"model\.d_ff is 24 in the run"):
+        train(tmp_path / "run", files, config_file=place, resume=True)
+    place.write_text(settings.to_toml(), encoding="utf-8")
+    run = train(tmp_path / "run", files, config_file=place, resume=True)
+    assert [folder.name for folder in run.checkpoints()] == ["00000016", "00000017"]
 
 
 # --- the command, in processes of its own -------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pellucid.config import END_ID, DecodingConfig, ModelConfig, RunConfig
+from pellucid.config import END_ID, DataConfig, DecodingConfig, ModelConfig, RunConfig
 from pellucid.decoding import Translator
 from pellucid.model import Transformer
 from pellucid.run import Run
@@ -29,7 +29,6 @@ SENTENCES = [
     "the house sees the cat the cat sees the book the book opens a red red window",
     "small cat",
 ]
-FIRST_WORD = 260  # the ids before it are the marks and the bytes
 NARROW = {"d_model": 12, "num_heads": 3, "d_ff": 20, "num_encoder_layers": 1, "num_decoder_layers": 2}
 
 
@@ -51,8 +50,14 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.learn([side for pair in pairs(90) for side in pair], vocab_size=340, kind="bpe")
 
 
+def words() -> list[int]:
+    """The ids of the pieces that begin with a space; text made of them becomes the same ids again."""
+    labels = tokenizer().pieces(range(tokenizer().vocab_size))
+    return [token for token, label in enumerate(labels) if label.startswith("▁") and len(label) > 1]
+
+
 def model(**changes: Any) -> Transformer:
-    """A network with large random weights, in float64, that likes words, dislikes bytes, and sometimes stops."""
+    """A network with large random weights, in float64, that likes words, dislikes letters, and sometimes stops."""
     size = tokenizer().vocab_size
     sizes = {"source_vocab_size": size, "target_vocab_size": size, "dropout": 0.5}
     torch.manual_seed(7)
@@ -65,8 +70,8 @@ def model(**changes: Any) -> Transformer:
         norm = f"stacks.decoder.layers.{made.config.num_decoder_layers - 1}.feed_forward_residual.norm"
         last[f"{norm}.weight"][0], last[f"{norm}.bias"][0] = 0.0, 1.0
         made.head.weight[:, 0] = -6.0
-        made.head.weight[FIRST_WORD:, 0] = 0.0
-        made.head.weight[END_ID, 0] = 6.0
+        made.head.weight[words(), 0] = 0.0
+        made.head.weight[END_ID, 0] = 3.0
     return made
 
 
@@ -75,10 +80,11 @@ def translator(settings: DecodingConfig | None = None, **changes: Any) -> Transl
     return Translator(model(**changes), tokenizer(), tokenizer(), settings or DecodingConfig(length_ratio=1.5))
 
 
-def write_run(folder: Path, **changes: Any) -> Path:
+def write_run(folder: Path, language: str = "", **changes: Any) -> Path:
     """A run folder as a training leaves it: settings, vocabulary, best weights, a line of metrics."""
     network = model(**changes)
-    config = RunConfig(model=network.config).replace(decoding=DecodingConfig(length_ratio=1.5))
+    data = DataConfig(target_language=language, max_length=network.config.max_positions)
+    config = RunConfig(model=network.config, data=data, decoding=DecodingConfig(length_ratio=1.5))
     run = Run.create(folder, config, tokenizer(), tokenizer(), "sha256:0")
     run.save_best(dict(network.named_parameters()), {"step": 20})
     run.log({"kind": "validation", "step": 20, "loss": 3.25, "bleu": 1.5, "chrf": 12.125, "best": True})

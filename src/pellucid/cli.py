@@ -10,7 +10,7 @@ from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, BinaryIO, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -34,10 +34,11 @@ Beam = Annotated[int | None, typer.Option(min=1, help="Hypotheses side by side; 
 Penalty = Annotated[float | None, typer.Option(help="GNMT's length penalty. Default: the run's.")]
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"pellucid {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()
@@ -215,7 +216,7 @@ class _stopping:  # noqa: N801 - used as a context, like a function
             signal.signal(number, handler)
 
 
-def _write_line(stream: BinaryIO, line: str) -> None:
+def _write_line(stream: Any, line: str) -> None:
     r"""Write a line with \n and in UTF-8, whatever the machine's habits; whoever reads along has it at once."""
     stream.write(line.encode() + b"\n")
     stream.flush()

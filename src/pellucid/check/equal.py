@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from pellucid.check.copies import Call, matching, plain_call, seen
+from pellucid.check.copies import Call, double, plain_call, seen
 from pellucid.check.report import Report
 from pellucid.errors import CheckError
 
@@ -61,8 +61,7 @@ def parity(
     Args:
         ours: one module or function.
         theirs: the other.
-        inputs: what both are called with, or the only input; a module is given float tensors as float64, a function
-            as they are.
+        inputs: what both are called with, or the only input; float tensors are taken as float64.
         call: call(ours, *inputs), where calling is not plain.
         their_call: call(theirs, *inputs); the same as `call` where it is not given.
         tolerance: how far apart the outputs may lie.
@@ -77,9 +76,22 @@ def parity(
       largest difference = 1
     """
     given = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    first = plain_call(call)(seen(ours), *(matching(value, ours) for value in given))
-    second = plain_call(their_call or call)(seen(theirs), *(matching(value, theirs) for value in given))
+    doubled = [double(value) for value in given]
+    first, second = _given(ours, call, doubled), _given(theirs, their_call or call, doubled)
     return _compared("parity", "both must give the same outputs", first, second, tolerance)
+
+
+def _given(module: Any, call: Call | None, inputs: Sequence[Any]) -> Tensor:
+    """What one side gives of float64 inputs."""
+    try:
+        return plain_call(call)(seen(module), *inputs)
+    except RuntimeError as error:
+        if "dtype" not in str(error) and "type" not in str(error):
+            raise
+        raise CheckError(
+            f"{getattr(module, '__name__', type(module).__name__)} does not take float64 ({error}); "
+            "give the module itself, or a function over modules that are .double()"
+        ) from None
 
 
 def _compared(name: str, asked: str, ours: Tensor, theirs: Tensor, tolerance: float) -> Report:

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from pellucid.errors import ConfigError
 
@@ -26,7 +26,7 @@ class Settings(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _no_truth_for_a_number(cls, value: Any, info: Any) -> Any:
         """Refuse true where a number belongs: pydantic would take it for 1."""
         field = cls.model_fields.get(info.field_name or "")
         if isinstance(value, bool) and field is not None and field.annotation is not bool:

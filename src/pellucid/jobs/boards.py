@@ -6,7 +6,21 @@ from pathlib import Path
 from pellucid.errors import ConfigError
 from pellucid.training import Event, StepTaken, Validated
 
-__all__ = ["tensorboard"]
+__all__ = ["require_tensorboard", "tensorboard"]
+
+
+def require_tensorboard() -> None:
+    """Refuse to go on where TensorBoard is not installed.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "training.tensorboard is on, but TensorBoard is not installed; pip install 'pellucid[tensorboard]'"
+        ) from None
 
 
 def tensorboard(folder: Path) -> Callable[[Event], None]:
@@ -15,12 +29,9 @@ def tensorboard(folder: Path) -> Callable[[Event], None]:
     Raises:
         ConfigError: TensorBoard is not installed.
     """
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ConfigError(
-            "training.tensorboard is on, but TensorBoard is not installed; pip install 'pellucid[tensorboard]'"
-        ) from None
+    require_tensorboard()
+    from torch.utils.tensorboard import SummaryWriter
+
     writer = SummaryWriter(str(folder / "tensorboard"))
 
     def write(event: Event) -> None:

@@ -10,7 +10,7 @@ from pellucid.config import RunConfig
 from pellucid.decoding.translate import pick_device
 from pellucid.errors import ConfigError, RunError
 from pellucid.jobs import material
-from pellucid.jobs.boards import tensorboard
+from pellucid.jobs.boards import require_tensorboard, tensorboard
 from pellucid.jobs.validation import validator
 from pellucid.model import Transformer
 from pellucid.run import Run
@@ -59,6 +59,8 @@ def train(
     fabric.barrier()  # nobody begins a run before everybody has looked for one
     old = _resumed(Run.open(out), config_file, overrides) if found else None
     config = old.config if old else RunConfig.from_file(config_file, overrides)
+    if config.training.tensorboard:
+        require_tensorboard()  # now, and not after the text has been read and the machine timed
     corpus, held = material.read(training, validation or material.TextFiles(), config, quiet)
     if old:
         run = old

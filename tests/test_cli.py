@@ -120,12 +120,13 @@ def test_files_in_and_out(shell: Shell, run_folder: Path) -> None:
     assert sorted(path.name for path in Path().iterdir()) == ["in.txt", "out.txt"]
 
 
-def test_k_candidates_are_k_lines_a_sentence(shell: Shell, run_folder: Path) -> None:
+@pytest.mark.parametrize("k", [2, 3])
+def test_k_candidates_are_k_lines_a_sentence(shell: Shell, run_folder: Path, k: int) -> None:
     given = [SENTENCES[3], "", SENTENCES[1]]
-    ended = shell("translate", run_folder, "--n-best", 3, "--beam", 3, stdin="\n".join(given).encode())
-    expected = load(run_folder).translate(given, beam=3, n_best=3)
+    ended = shell("translate", run_folder, "--n-best", k, "--beam", 3, stdin="\n".join(given).encode())
+    expected = load(run_folder).translate(given, beam=3, n_best=k)
     rows = [line.split("\t", 2) for line in lines(ended.out)]
-    assert [int(number) for number, _, _ in rows] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert [int(number) for number, _, _ in rows] == [*[1] * k, *[2] * k, *[3] * k]
     assert all(re.fullmatch(r"-?\d+\.\d{6}", score) for _, score, _ in rows)
     found = [(score, text) for _, score, text in rows]
     assert found == [(f"{best.score:.6f}", best.text) for one in expected for best in one.hypotheses]
@@ -271,7 +272,7 @@ def test_output_is_utf_8_whatever_the_machine_s_habits(
     shell: Shell, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("Läufe").symlink_to(run_folder)
-    narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii", newline="\r\n")
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="latin-1", newline="\r\n")
     monkeypatch.setattr(sys, "stdout", narrow)
     assert shell("info", "Läufe").status == 0
     assert narrow.buffer.getvalue().startswith("# Läufe: step 0 of 20,000\n# newest".encode())

@@ -269,6 +269,20 @@ def test_a_save_that_is_killed_at_any_moment_leaves_the_old_checkpoint_or_the_ne
     assert seen == {0, 1}
 
 
+def test_a_save_over_one_of_the_same_step_leaves_no_half_of_either(tmp_path: Path) -> None:
+    run = begin(tmp_path)
+
+    def prepare() -> None:
+        run.clear_drafts()
+        for step in (5, 10):
+            run.save(checkpoint(step))
+
+    for _ in every_moment(lambda: run.save(checkpoint(10)), prepare):
+        for folder in run.checkpoints():
+            assert sorted(os.listdir(folder)) == ["optimizer.safetensors", "state.toml", "weights.safetensors"]
+        assert_is_of(run.newest(), int(run.checkpoints()[-1].name))
+
+
 def test_best_weights_are_the_old_or_the_new_ones(tmp_path: Path) -> None:
     run = begin(tmp_path)
     module, seen = torch.nn.Linear(3, 2, bias=False), set()

@@ -69,7 +69,7 @@ class Trainer:
     """Trains one model on one set of examples.
 
     Args:
-        objective: the model with its loss; it is moved to Fabric's device.
+        objective: the model with its loss; it is moved to Fabric's device, and made float64 where that is asked for.
         examples: the encoded training pairs.
         config: every setting of the run.
         fabric: device, precision and processes, launched.
@@ -99,7 +99,7 @@ class Trainer:
         self.validate = validate
         self.tell = tell if fabric.is_global_zero else lambda _: None
         self.should_stop = should_stop
-        self.raw = objective
+        self.raw = objective.double() if self.settings.precision == "float64" else objective
         self.raw_optimizer = optimizer(objective.parameters(), self.settings)
         self.objective, self.optimizer = fabric.setup(objective, self.raw_optimizer)
         self.progress = _Progress()

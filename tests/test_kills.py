@@ -1,5 +1,6 @@
 """A training that is killed, stopped or shared out ends as one that was left alone: the same bits, by the real command."""
 
+import json
 import os
 import random
 import signal
@@ -62,12 +63,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_same(whole: Path, other: Path) -> None:
-    """Weights, best weights, and the optimiser's memory to the bit; every report of the training but its speed."""
+    """Weights, best weights, and the optimiser's memory to the bit; every report of the training but the clock's."""
     for name in ("best", "checkpoints/00000600/weights", "checkpoints/00000600/optimizer"):
         ours, theirs = load_file(whole / f"{name}.safetensors"), load_file(other / f"{name}.safetensors")
         assert ours.keys() == theirs.keys()
         assert [key for key in ours if not torch.equal(ours[key], theirs[key])] == []
     assert (whole / "best.safetensors").read_bytes() == (other / "best.safetensors").read_bytes()
+    assert reports(whole) == reports(other)
+
+
+def reports(run: Path) -> list[dict[str, object]]:
+    """The lines of metrics.jsonl, without what depends on the clock."""
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").rstrip("\n").split("\n")
+    return [
+        {name: value for name, value in json.loads(line).items() if not name.startswith(("tokens", "seconds"))}
+        for line in lines
+    ]
 
 
 @pytest.mark.slow

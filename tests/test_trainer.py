@@ -12,7 +12,7 @@ import tiny
 from pellucid.config import RunConfig
 from pellucid.errors import ConfigError, RunError, TrainingError
 from pellucid.run import Checkpoint
-from pellucid.text.batch import collate, plan_batches
+from pellucid.text.batch import Batch, collate, plan_batches
 from pellucid.training import (
     BatchStream,
     Event,
@@ -332,7 +332,11 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: Mapping[str, float]) -> list
         asked.append(tuple(names))
         return {name: seconds[name] for name in names}
 
+    def tried(_config: object, _examples: object, _device: object, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name for name in names if seconds[name] <= 10 * min(seconds[name] for name in names))
+
     monkeypatch.setattr(pace, "seconds_per_step", measured)
+    monkeypatch.setattr(pace, "plausible", tried)
     return asked
 
 
@@ -347,6 +351,28 @@ def test_the_faster_precision_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None
     timed(monkeypatch, {"float32": 1.0, "bfloat16": 2.0})
     assert chosen({"precision": "auto"}).training.precision == "float32"
     assert asked == [("float32", "bfloat16")]
+
+
+def test_a_hopeless_precision_is_not_timed_by_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = timed(monkeypatch, {"float32": 1.0, "bfloat16": 11.0})
+    assert chosen({"precision": "auto"}).training.precision == "float32"
+    assert asked == []
+    assert chosen({"precision": "auto", "minutes": 2.0}).training.steps == 120
+    assert asked == [("float32",)]
+
+
+def test_what_is_plainly_slower_on_a_few_rows_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+
+    def step(_objective: object, _update: object, batch: Batch, name: str) -> float:
+        rows.append(len(batch))
+        return {"float32": 1.0, "bfloat16": 1.6, "float64": 1.4}[name]
+
+    monkeypatch.setattr(pace, "_step", step)
+    config, cpu = tiny.config(), torch.device("cpu")
+    assert pace.plausible(config, PAIRS, cpu, ("float32", "bfloat16")) == ("float32",)
+    assert pace.plausible(config, PAIRS, cpu, ("bfloat16", "float64", "float32")) == ("float64", "float32")
+    assert max(rows) <= max(map(len, plan_batches(PAIRS, batch_tokens=220, seed=1, epoch=0))) // 2
 
 
 def test_minutes_become_steps_of_the_precision_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,10 @@ from pellucid.training.loss import Objective
 from pellucid.training.schedule import optimizer
 from pellucid.training.stream import BatchStream
 
-__all__ = ["choose", "seconds_per_step"]
+__all__ = ["choose", "plausible", "seconds_per_step"]
 
-LAPS, MOST_SECONDS = 12, 12.0
+LAPS, MOST_SECONDS = 12, 8.0
+SHARE = 16  # every sixteenth row of a batch shows which precision is hopeless
 HOPELESS = 1.5
 
 CHOICES = ("float32", "bfloat16")
@@ -41,7 +42,10 @@ def choose(config: RunConfig, examples: Sequence[Example], device: torch.device,
     if settings.precision != "auto" and settings.minutes is None:
         return config
     named = CHOICES if settings.precision == "auto" else (settings.precision,)
-    seconds = seconds_per_step(config, examples, device, named)
+    left = plausible(config, examples, device, named) if len(named) > 1 else named
+    # Whole steps take a while, and are timed only where something hangs on them.
+    timed = len(left) > 1 or settings.minutes is not None
+    seconds = seconds_per_step(config, examples, device, left) if timed else dict.fromkeys(left, 0.0)
     fastest = min(seconds, key=seconds.__getitem__)
     changes: dict[str, object] = {"precision": fastest}
     if settings.minutes is not None:
@@ -50,35 +54,56 @@ def choose(config: RunConfig, examples: Sequence[Example], device: torch.device,
     return config.replace(training=settings.replace(**changes))
 
 
+def plausible(
+    config: RunConfig, examples: Sequence[Example], device: torch.device, precisions: Sequence[str]
+) -> tuple[str, ...]:
+    """The precisions that are not plainly slower than the fastest, tried on a few rows of a batch.
+
+    On a processor without bfloat16 products a single whole step of it takes longer than all other timing.
+    """
+    stream, objective, update = _trial(config, examples, device, precisions)
+    few = stream.take().part(0, SHARE).to(device)
+    quick: dict[str, float] = {}
+    for _ in range(2):  # the first time warms up
+        quick = {name: _step(objective, update, few, name) for name in precisions}
+    return tuple(name for name in precisions if quick[name] <= HOPELESS * min(quick.values()))
+
+
 def seconds_per_step(
     config: RunConfig, examples: Sequence[Example], device: torch.device, precisions: Sequence[str]
 ) -> dict[str, float]:
     """Median seconds of one training step in each precision, taken in turn on the same batches.
 
-    A model of its own is trained and thrown away; the caller's is not touched. A precision that is plainly slower than
-    the first is not timed again: on a processor without bfloat16 products it would take most of the time.
+    A model of its own is trained and thrown away; the caller's is not touched.
     """
-    stream = BatchStream(examples, batch_tokens=config.data.batch_tokens, seed=config.training.seed)
-    objective = Objective(Transformer(config.model).to(device), config.training.label_smoothing)
-    if "float64" in precisions:  # it is asked for alone
-        objective = objective.double()
-    update = optimizer(objective.parameters(), config.training)
+    stream, objective, update = _trial(config, examples, device, precisions)
     taken: dict[str, list[float]] = {name: [] for name in precisions}
     ends = time.perf_counter() + MOST_SECONDS
     for lap in range(LAPS + 1):
-        batch = stream.take()
-        for name in [name for name in precisions if not _hopeless(taken, name)]:
-            began = time.perf_counter()
-            _step(objective, update, batch.to(device), name)
+        batch = stream.take().to(device)
+        for name in precisions:
+            seconds = _step(objective, update, batch, name)
             if lap:  # the first lap warms up
-                taken[name].append(time.perf_counter() - began)
+                taken[name].append(seconds)
         if lap and time.perf_counter() > ends:
             break
     return {name: statistics.median(times) * config.training.accumulate for name, times in taken.items()}
 
 
-def _step(objective: Objective, update: torch.optim.Optimizer, batch: Batch, precision: str) -> None:
-    """One step of training, waited for."""
+def _trial(
+    config: RunConfig, examples: Sequence[Example], device: torch.device, precisions: Sequence[str]
+) -> tuple[BatchStream, Objective, torch.optim.Optimizer]:
+    """Batches, and a model to try them on."""
+    stream = BatchStream(examples, batch_tokens=config.data.batch_tokens, seed=config.training.seed)
+    objective = Objective(Transformer(config.model).to(device), config.training.label_smoothing)
+    if "float64" in precisions:  # it is asked for alone
+        objective = objective.double()
+    return stream, objective, optimizer(objective.parameters(), config.training)
+
+
+def _step(objective: Objective, update: torch.optim.Optimizer, batch: Batch, precision: str) -> float:
+    """Seconds of one step of training."""
+    began = time.perf_counter()
     device = batch.source.device.type
     with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
         loss = objective(batch.source, batch.target, batch.labels, batch.source_lengths, batch.target_lengths)
@@ -86,9 +111,4 @@ def _step(objective: Objective, update: torch.optim.Optimizer, batch: Batch, pre
     update.step()
     update.zero_grad()
     float(loss.detach())  # a device may run behind
-
-
-def _hopeless(taken: dict[str, list[float]], name: str) -> bool:
-    """Whether a precision has already shown itself much slower than the first one."""
-    first = next(iter(taken.values()))
-    return bool(first and taken[name]) and min(taken[name]) > HOPELESS * min(first)
+    return time.perf_counter() - began

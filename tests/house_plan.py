@@ -15,6 +15,7 @@ FLOORS = {
     "shapes": 0,
     "version": 0,
     "disk": 1,
+    "device": 1,
     "config": 1,
     "text": 2,
     "masks": 2,

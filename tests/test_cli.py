@@ -471,6 +471,30 @@ def test_a_slip_costs_one_sentence_and_status_2(
     assert {path: path.stat().st_mtime_ns for path in bad_place.rglob("*")} == before
 
 
+@pytest.mark.parametrize(
+    ("call", "terminal", "ahead"),
+    [((), True, 1), ((), False, 1024), (("--read-ahead", 5), True, 5), (("--read-ahead", 5), False, 5)],
+)
+def test_a_terminal_is_answered_line_by_line(
+    run_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    call: tuple[object, ...],
+    terminal: bool,
+    ahead: int,
+) -> None:
+    typed = io.BytesIO(b"cat\n" * 1500)
+    keyboard = io.TextIOWrapper(typed)
+    monkeypatch.setattr(keyboard, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stdin", keyboard)
+    monkeypatch.setattr(sys, "argv", ["pellucid", "translate", str(run_folder), *map(str, call)])
+    monkeypatch.setattr(cli, "_write_line", lambda *_: sys.exit(typed.tell() // 4))  # at the first answer
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == ahead
+    assert capsysbinary.readouterr() == (b"", b"")
+
+
 def test_a_closed_standard_input_is_named(
     shell: Shell, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

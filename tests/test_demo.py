@@ -3,7 +3,8 @@
 import io
 import lzma
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from pellucid.jobs.demo import demo
 from pellucid.jobs.scoring import Scores, score_corpus
 from pellucid.run import Run
 from pellucid.text.corpus import Corpus, read_tsv
-from pellucid.training import Event, StepTaken, Validated
+from pellucid.training import Event, StepTaken, Stopped, Validated
 
 PICTURES = ["attention.png", "curves.png", "masks.png", "positions.png"]
 TINY = (
@@ -120,6 +121,34 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     (tmp_path / "translations.tsv").touch()
     room._clear(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["ABOUT.txt"]
+
+
+def test_a_demo_that_is_stopped_shows_what_was_learned_and_listens_no_longer(
+    tmp_path: Path, toy_data: list[str]
+) -> None:
+    events, listening = list[Event](), list[bool]()
+
+    @contextmanager
+    def stopping() -> Iterator[Callable[[], bool]]:
+        listening.append(True)
+        yield lambda: any(isinstance(event, StepTaken) for event in events)
+        listening.append(False)
+
+    def show(_line: str) -> None:
+        assert listening == [True, False]  # whoever presses Ctrl-C now means the end
+
+    steps = ("training.minutes=1", "training.log_every=2")
+    demo(
+        tmp_path / "demo",
+        minutes=1.0,
+        overrides=(*TINY, *steps),
+        note=print,
+        tell=events.append,
+        show=show,
+        stopping=stopping(),
+    )
+    assert events[-1] == Stopped(2)
+    assert len((tmp_path / "demo" / "translations.tsv").read_text(encoding="utf-8").splitlines()) == len(toy_data)
 
 
 # --- the corpus inside the package ---------------------------------------------------------------------------

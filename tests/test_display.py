@@ -59,6 +59,13 @@ def test_off_a_terminal_each_event_is_a_plain_line() -> None:
     assert all(line.startswith("[") for line in lines[:-1])
 
 
+def test_what_follows_a_stop_is_said_by_whoever_shows_it() -> None:
+    stream, file = console(terminal=False)
+    with Display(file, after_stop="and now?") as display:
+        display.tell(Stopped(1600))
+    assert stream.getvalue().endswith("stopped at step 1,600; and now?\n")
+
+
 def test_a_save_is_not_worth_a_line() -> None:
     assert shown(Saved(500)) == [""]
 

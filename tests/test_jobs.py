@@ -172,8 +172,11 @@ def test_pairs_are_scored_as_the_translator_scores_them(tmp_path: Path) -> None:
 
 def test_a_stream_is_translated_as_it_comes(tmp_path: Path) -> None:
     run = tiny_run.write_run(tmp_path / "run")
-    found = translations(run, iter(["cat", ""]), beam=2, length_penalty=0.0, n_best=2, device="cpu")
-    first, second = found
+    lines = iter(["cat", ""])
+    found = translations(run, lines, beam=2, length_penalty=0.0, n_best=2, read_ahead=1, device="cpu")
+    first = next(found)
+    assert next(lines) == ""  # which nobody had read yet
+    (second,) = translations(run, [""], beam=2, length_penalty=0.0, n_best=2, read_ahead=9, device="cpu")
     assert (first.source, second.source, second.text) == ("cat", "", "")
     assert len(first.hypotheses) == 2
     assert first.score == first.log_prob

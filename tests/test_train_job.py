@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 import tiny
 from pellucid.config import PAD_ID, RunConfig
 from pellucid.decoding import load
-from pellucid.errors import ConfigError, PellucidError, RunError, TextError
+from pellucid.errors import ConfigError, DeviceError, PellucidError, RunError, TextError
 from pellucid.jobs import material
 from pellucid.jobs.material import TextFiles
 from pellucid.jobs.train import train
@@ -22,7 +22,7 @@ from pellucid.jobs.validation import validator
 from pellucid.run import Run, load_weights
 from pellucid.text.batch import Example, collate
 from pellucid.text.corpus import Corpus, Pair
-from pellucid.training import Event, StepTaken, Validated, smoothing_floor
+from pellucid.training import Event, StepTaken, Trainer, Validated, smoothing_floor
 
 SHORT = {
     "training.steps": 3,
@@ -288,6 +288,35 @@ def test_tensorboard_is_told_every_figure(tmp_path: Path) -> None:
         scalars = [(scalar.step, scalar.value) for scalar in found.Scalars(f"{kind}/{name}")]
         assert [step for step, _ in scalars] == [step for step, _ in wanted]
         assert [value for _, value in scalars] == pytest.approx([value for _, value in wanted], rel=1e-6)
+
+
+def test_tensorboard_shows_repeated_steps_once(tmp_path: Path) -> None:
+    accumulators = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    files, changes = (
+        tiny.write_text(tmp_path),
+        {"training.tensorboard": "true", "training.steps": 6, "training.save_every": 3},
+    )
+
+    def kill(event: Event) -> None:
+        if isinstance(event, StepTaken) and event.step == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        job(tmp_path, files, changes, tell=kill)
+    job(tmp_path, files, changes, resume=True)
+    found = accumulators.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    found.Reload()
+    assert [scalar.step for scalar in found.Scalars("step/loss")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_memory_that_is_not_there_ends_a_training_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainer, "_loss", lambda _trainer, _batch: torch.empty(2**60))
+    with pytest.raises(
+        DeviceError, match=r"^training needs more memory .*; begin a run with a lower data\.batch_tokens"
+    ):
+        job(tmp_path, tiny.write_text(tmp_path))
 
 
 def test_tensorboard_that_is_not_installed_is_told_before_anything_is_done(

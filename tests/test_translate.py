@@ -1,6 +1,6 @@
 """Text in, text out: N lines in, N out, each as if it were alone, with figures that mean what they say."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
 from itertools import count, islice
@@ -16,8 +16,6 @@ import pellucid
 import tiny_run
 from pellucid.config import END_ID, DecodingConfig
 from pellucid.decoding import Translation, Translator, length_normaliser, load
-from pellucid.decoding import translate as room
-from pellucid.decoding.translate import pick_device
 from pellucid.errors import ConfigError, DecodingError, PositionError, RunError
 from pellucid.text.batch import Example, collate
 
@@ -91,8 +89,8 @@ def test_a_line_is_cut_into_batches_of_like_length() -> None:
     assert list(Translator._batches({}, DecodingConfig())) == []
 
 
-def test_lines_are_read_no_further_than_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "WINDOW", 3)
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_lines_are_read_no_further_than_was_said(ahead: int) -> None:
     read = 0
 
     def endless() -> Iterator[str]:
@@ -101,16 +99,16 @@ def test_lines_are_read_no_further_than_the_window(monkeypatch: pytest.MonkeyPat
             read += 1
             yield SENTENCES[number % 2]
 
-    found = translator().translate_lines(endless(), beam=1)
+    found = translator().translate_lines(endless(), beam=1, read_ahead=ahead)
     assert read == 0
     for number, one in enumerate(islice(found, 7)):
         assert one.source == SENTENCES[number % 2]
-        assert number < read <= 3 * (number // 3 + 1)
+        assert number < read <= ahead * (number // ahead + 1)
 
 
-def test_what_is_found_does_not_depend_on_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "WINDOW", 2)
-    found = translator().translate([SENTENCES[0], "", *SENTENCES[1:4]], n_best=2)
+def test_what_is_found_does_not_depend_on_what_is_read_with_it() -> None:
+    lines = [SENTENCES[0], "", *SENTENCES[1:4]]
+    found = list(translator().translate_lines(lines, n_best=2, read_ahead=2))
     assert [one.source for one in found] == [SENTENCES[0], "", *SENTENCES[1:4]]
     assert all(same(one, alone(one.source)) for one in found)
 
@@ -286,12 +284,11 @@ def learned() -> Translator:
     return tiny_run.translator(positions="learned", max_positions=8)
 
 
-def test_too_long_a_line_is_named_with_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "WINDOW", 2)
+def test_too_long_a_line_is_named_with_the_limit() -> None:
     most = " ".join(["window"] * 7)  # and the end mark
     assert len(TOKENIZER.encode(most)) == 7
     lines = ["a", most, "a", "window " + most]
-    found = learned().translate_lines(lines)
+    found = learned().translate_lines(lines, read_ahead=2)
     assert [next(found).source, next(found).source] == lines[:2]
     with pytest.raises(PositionError, match=r"^line 4: a token stands at position 8, but max_positions=8 were learned"):
         next(found)
@@ -340,13 +337,5 @@ def test_a_run_is_loaded_with_its_best_weights_and_settings(tmp_path: Path) -> N
         load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["cuda:99", "abacus", "", "meta", "cpu:x"])
-def test_a_device_that_is_not_there_is_named(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"the device '{name}' is not on this machine; take 'cpu' or 'auto'"):
-        pick_device(name)
-
-
-def test_a_device_is_picked() -> None:
-    assert pick_device("cpu") == torch.device("cpu")
-    assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-    assert isinstance(translator().translate([]), Sequence)
+def test_no_lines_become_no_translations() -> None:
+    assert translator().translate([]) == []

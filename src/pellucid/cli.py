@@ -59,8 +59,8 @@ def demo(
     from pellucid.display import Display
     from pellucid.jobs.demo import demo as job
 
-    with Display() as display, _stopping() as should_stop:
-        job(out, minutes=minutes, note=display.note, tell=display.tell, show=typer.echo, should_stop=should_stop)
+    with Display(after_stop="here is what was learned by then") as display:
+        job(out, minutes=minutes, note=display.note, tell=display.tell, show=typer.echo, stopping=_stopping())
 
 
 @app.command()
@@ -108,17 +108,28 @@ def translate(
     beam: Beam = None,
     length_penalty: Penalty = None,
     n_best: Annotated[int, typer.Option(min=1, help="Candidates for each line: number, score, text.")] = 1,
+    read_ahead: Annotated[
+        int | None, typer.Option(min=1, help="Lines to read before answering. Default: 1 from a terminal, else 1024.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     device: Device = "auto",
 ) -> None:
     """Translate lines: N in, N out, in order, blank for blank."""
-    from pellucid.jobs.translate import translations
+    from pellucid.jobs.translate import READ_AHEAD, translations
     from pellucid.text.corpus import read_lines, split_lines
 
     if input_ is None and sys.stdin is None:
         raise TextError("standard input is closed, but lines to translate are needed; give --input")
     lines = read_lines(input_) if input_ else split_lines(sys.stdin.buffer, "standard input")
-    found = translations(run, lines, beam=beam, length_penalty=length_penalty, n_best=n_best, device=device)
+    found = translations(
+        run,
+        lines,
+        beam=beam,
+        length_penalty=length_penalty,
+        n_best=n_best,
+        read_ahead=read_ahead or (1 if input_ is None and sys.stdin.isatty() else READ_AHEAD),
+        device=device,
+    )
     with _lines_to(output) as write:
         for number, translation in enumerate(found, start=1):
             if as_json:

@@ -17,9 +17,13 @@ class Display:
 
     Args:
         console: where to; left out, standard error, so that standard output stays for results.
+        after_stop: what to say of a training that was asked to stop.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(
+        self, console: Console | None = None, after_stop: str = "all is saved, and --resume goes on from here"
+    ) -> None:
+        self.after_stop = after_stop
         self.console = console or Console(stderr=True)
         self.began = time.monotonic()
         self.bar: Progress | None = None
@@ -65,7 +69,7 @@ class Display:
                             if key in event.scores]  # fmt: skip
                 self.note(f"step {event.step:,}: validation {', '.join(figures)}{', best so far' * event.is_best}")
             case Stopped():
-                self.note(f"stopped at step {event.step:,}; all is saved, and --resume goes on from here")
+                self.note(f"stopped at step {event.step:,}; {self.after_stop}")
             case Saved():
                 pass
 

@@ -2,6 +2,7 @@
 
     PellucidError
     ├── ConfigError        a setting that does not exist, or a value it cannot take
+    ├── DeviceError        a device with less memory than it was asked for
     ├── TextError          a text file that cannot be read as lines, or two that do not match
     ├── TokenizerError     a vocabulary that cannot be learned or read
     ├── MaskError          masks that cannot be combined, or a mask used as a truth value
@@ -25,6 +26,10 @@ class PellucidError(Exception):
 
 class ConfigError(PellucidError):
     """A setting that does not exist, or a value it cannot take."""
+
+
+class DeviceError(PellucidError):
+    """A device with less memory than it was asked for."""
 
 
 class TextError(PellucidError):

@@ -1,10 +1,11 @@
 """How sentences are found: searches that know no model, engines that take their steps, and text in, text out."""
 
 from pellucid.decoding.search import Hypothesis, State, Step, beam_search, greedy_search, length_normaliser
-from pellucid.decoding.translate import Translator, load
+from pellucid.decoding.translate import READ_AHEAD, Translator, load
 from pellucid.decoding.translation import Candidate, Translation
 
 __all__ = [
+    "READ_AHEAD",
     "Candidate",
     "Hypothesis",
     "State",

@@ -6,22 +6,23 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-import torch
-
 from pellucid.config import BEGIN_ID, END_ID, DecodingConfig
 from pellucid.decoding.engines import ModelEngine
 from pellucid.decoding.search import Hypothesis, beam_search, greedy_search, length_normaliser
 from pellucid.decoding.translation import Candidate, Translation
-from pellucid.errors import ConfigError, DecodingError, PositionError
+from pellucid.device import in_memory, pick_device
+from pellucid.errors import DecodingError, PositionError
 from pellucid.model import Transformer
 from pellucid.run import Run, load_weights
 from pellucid.text.batch import Batch, Example, collate
 from pellucid.text.tokenizer import Tokenizer
 
-__all__ = ["Translator", "load", "pick_device"]
+__all__ = ["READ_AHEAD", "Translator", "load"]
 
-WINDOW = 1024
-"""Lines that are read ahead, sorted by length and batched; what bounds the memory of `translate_lines`."""
+READ_AHEAD = 1024
+"""Lines that are read, sorted by length and batched together; what bounds the memory of `translate_lines`."""
+
+OUT_OF_MEMORY = in_memory("translating", "lower decoding.batch_tokens in the run's run.toml, or the beam")
 
 
 class Translator:
@@ -83,8 +84,12 @@ class Translator:
         length_penalty: float | None = None,
         n_best: int = 1,
         attention: bool = False,
+        read_ahead: int = READ_AHEAD,
     ) -> Iterator[Translation]:
-        """Translate any number of lines lazily, in bounded memory; otherwise as `translate`."""
+        """Translate any number of lines lazily, in bounded memory; otherwise as `translate`.
+
+        `read_ahead` lines are read before the first is answered: 1 answers each line before the next one is read.
+        """
         settings = self.settings.replace(
             **{name: given for name, given in (("beam", beam), ("length_penalty", length_penalty)) if given is not None}
         )
@@ -93,16 +98,21 @@ class Translator:
                 f"n_best is {n_best}, but a beam of {settings.beam} gives 1 to {settings.beam} candidates; "
                 "widen the beam, or ask for fewer"
             )
-        return self._in_windows(_strings(lines, "translate"), settings, n_best, attention)
+        if read_ahead < 1:
+            raise DecodingError(f"read_ahead is {read_ahead}, but it counts lines to read; give 1 or more")
+        strings = _strings(lines, "translate")
+        windows = iter(lambda: list(islice(strings, read_ahead)), [])
+        return self._in_windows(windows, settings, n_best, attention)
 
     def _in_windows(
-        self, lines: Iterator[str], settings: DecodingConfig, n_best: int, attention: bool
+        self, windows: Iterable[list[str]], settings: DecodingConfig, n_best: int, attention: bool
     ) -> Iterator[Translation]:
         read = 0
-        while window := list(islice(lines, WINDOW)):
+        for window in windows:
             yield from self._window(window, settings, n_best, attention, read)
             read += len(window)
 
+    @OUT_OF_MEMORY
     def _window(
         self, lines: Sequence[str], settings: DecodingConfig, n_best: int, attention: bool, read: int
     ) -> list[Translation]:
@@ -165,6 +175,7 @@ class Translator:
             finished=hypothesis.finished,
         )
 
+    @OUT_OF_MEMORY
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """The log-probability of each target given its source, in nats, the end mark counted.
 
@@ -239,20 +250,3 @@ def load(path: str | Path, device: str = "auto") -> Translator:
     load_weights(model, run.weights_file())
     model = model.to(pick_device(device))
     return Translator(model, run.source_tokenizer, run.target_tokenizer, run.config.decoding)
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of that name, tried once; "auto" is the GPU where there is one, else the CPU.
-
-    >>> pick_device("cpu")
-    device(type='cpu')
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        usable = not torch.empty(0, device=name).is_meta  # "meta" holds shapes, and no numbers
-    except (RuntimeError, AssertionError, NotImplementedError):
-        usable = False
-    if not usable:
-        raise ConfigError(f"the device '{name}' is not on this machine; take 'cpu' or 'auto'")
-    return torch.device(name)

@@ -23,8 +23,10 @@ def require_tensorboard() -> None:
         ) from None
 
 
-def tensorboard(folder: Path) -> Callable[[Event], None]:
+def tensorboard(folder: Path, after: int) -> Callable[[Event], None]:
     """A listener that writes each figure of each event into TensorBoard's files in `folder`/tensorboard.
+
+    What an earlier training wrote there of steps past `after`, where this one begins, is no longer shown.
 
     Raises:
         ConfigError: TensorBoard is not installed.
@@ -32,7 +34,7 @@ def tensorboard(folder: Path) -> Callable[[Event], None]:
     require_tensorboard()
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(folder / "tensorboard"))
+    writer = SummaryWriter(str(folder / "tensorboard"), purge_step=after + 1)
 
     def write(event: Event) -> None:
         if not isinstance(event, StepTaken | Validated):

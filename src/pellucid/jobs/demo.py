@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def demo(
     note: Callable[[str], None],
     tell: Callable[[Event], None],
     show: Callable[[str], None],
-    should_stop: Callable[[], bool] = lambda: False,
+    stopping: AbstractContextManager[Callable[[], bool]] | None = None,
 ) -> Scores:
     """Train for some minutes on the LibreOffice help in English and German, and show what was learned.
 
@@ -70,7 +71,8 @@ def demo(
         note: is given each thing worth saying on the way.
         tell: is given every event of the training.
         show: is given the results, line by line.
-        should_stop: asked after every step; what has been learned by then is shown.
+        stopping: entered while the model trains; hands out what is asked after every step. What has been learned by the
+            time it says yes is shown.
 
     Raises:
         RunError: the folder holds what no demo wrote, or cannot be written.
@@ -78,14 +80,15 @@ def demo(
     _clear(out)
     chosen = [f"{name}={value}" for name, value in SETTINGS.items()]
     with as_file(files("pellucid") / "data" / "lohelp.en-de.train.tsv.xz") as pairs:
-        run = train(
-            out / "run",
-            TextFiles(pairs=pairs),
-            overrides=[*chosen, f"training.minutes={minutes}", *overrides],
-            note=note,
-            tell=tell,
-            should_stop=should_stop,
-        )
+        with stopping or nullcontext(lambda: False) as should_stop:
+            run = train(
+                out / "run",
+                TextFiles(pairs=pairs),
+                overrides=[*chosen, f"training.minutes={minutes}", *overrides],
+                note=note,
+                tell=tell,
+                should_stop=should_stop,
+            )
         known = read_tsv(pairs)
     held_out = _short(run)
     note(f"translating {len(held_out)} held-out segments with at most {MOST_TOKENS} tokens a side")

@@ -7,7 +7,7 @@ import torch
 from lightning_fabric import Fabric
 
 from pellucid.config import RunConfig
-from pellucid.decoding.translate import pick_device
+from pellucid.device import in_memory, pick_device
 from pellucid.errors import ConfigError, RunError
 from pellucid.jobs import material
 from pellucid.jobs.boards import require_tensorboard, tensorboard
@@ -21,6 +21,7 @@ from pellucid.training.launch import launch
 __all__ = ["train"]
 
 
+@in_memory("training", "begin a run with a lower data.batch_tokens and a higher training.accumulate")
 def train(
     out: Path,
     training: material.TextFiles,
@@ -141,6 +142,8 @@ def _train(
     should_stop: Callable[[], bool],
 ) -> Run:
     settings = run.config.training
+    checkpoint = run.newest()
+    begins = int(checkpoint.state["step"]) if checkpoint else 0
     torch.manual_seed(settings.seed)
     objective = Objective(Transformer(run.config.model), settings.label_smoothing)
     fabric = launch(device, settings.precision)
@@ -151,14 +154,13 @@ def _train(
         fabric=fabric,
         keeper=run,
         validate=validator(run, objective, encoded),
-        tell=_listeners(run, tell) if fabric.is_global_zero else tell,
+        tell=_listeners(run, begins, tell) if fabric.is_global_zero else tell,
         should_stop=should_stop,
     )
-    checkpoint = run.newest()
-    fabric.barrier()
+    fabric.barrier()  # nobody clears away drafts before everybody has found the newest checkpoint
     if fabric.is_global_zero:
         run.clear_drafts()
-        run.forget_metrics_after(int(checkpoint.state["step"]) if checkpoint else 0)
+        run.forget_metrics_after(begins)
     if checkpoint:
         trainer.resume(checkpoint)
         note(f"resumed at step {trainer.progress.step:,} of {settings.steps:,}")
@@ -168,9 +170,9 @@ def _train(
     return run
 
 
-def _listeners(run: Run, tell: Callable[[Event], None]) -> Callable[[Event], None]:
+def _listeners(run: Run, begins: int, tell: Callable[[Event], None]) -> Callable[[Event], None]:
     """Whoever watches, the run's own metrics, and TensorBoard where it is asked for."""
-    board = tensorboard(run.path) if run.config.training.tensorboard else lambda _: None
+    board = tensorboard(run.path, begins) if run.config.training.tensorboard else lambda _: None
 
     def tell_all(event: Event) -> None:
         if isinstance(event, StepTaken | Validated):

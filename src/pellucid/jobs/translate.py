@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pellucid.decoding import Translation, load
+from pellucid.decoding import READ_AHEAD, Translation, load
 from pellucid.errors import TextError
 from pellucid.jobs.scoring import Scores, bleu_for, score_corpus
 from pellucid.run import Run
 from pellucid.text.corpus import read_lines
 
-__all__ = ["Evaluation", "evaluate", "pair_scores", "translations"]
+__all__ = ["READ_AHEAD", "Evaluation", "evaluate", "pair_scores", "translations"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,19 @@ class Evaluation:
 
 
 def translations(
-    run: Path, lines: Iterable[str], *, beam: int | None, length_penalty: float | None, n_best: int, device: str
+    run: Path,
+    lines: Iterable[str],
+    *,
+    beam: int | None,
+    length_penalty: float | None,
+    n_best: int,
+    read_ahead: int,
+    device: str,
 ) -> Iterator[Translation]:
     """Translate lines lazily with the best weights of a run."""
-    return load(run, device).translate_lines(lines, beam=beam, length_penalty=length_penalty, n_best=n_best)
+    return load(run, device).translate_lines(
+        lines, beam=beam, length_penalty=length_penalty, n_best=n_best, read_ahead=read_ahead
+    )
 
 
 def evaluate(

@@ -13,7 +13,7 @@ from torch import Tensor
 from pellucid import masks
 from pellucid.errors import MaskError
 from pellucid.masks import Causal, Full, Mask, Padding, Seq2SeqMasks, Window, seq2seq
-from pellucid.masks.algebra import And, Not, Or
+from pellucid.masks.joins import And, Not, Or
 
 B, S, T = 2, 5, 7
 

@@ -25,9 +25,9 @@ MASKS = [
     ),
     Fault(
         "padding ends one key late",
-        "masks/kinds.py",
-        "k < torch.tensor(self.lengths",
-        "k <= torch.tensor(self.lengths",
+        "masks/samples.py",
+        'past the sample\'s end."""\n        return k < torch',
+        'past the sample\'s end."""\n        return k <= torch',
         "test_masks.py::test_padding_is_drawn_for_each_sample",
     ),
     Fault(
@@ -39,7 +39,7 @@ MASKS = [
     ),
     Fault(
         "the inverse hides nothing",
-        "masks/algebra.py",
+        "masks/joins.py",
         "return ~self.part.see(b, h, q, k)",
         "return self.part.see(b, h, q, k)",
         "test_masks.py::test_operators_are_those_of_sets",
@@ -60,14 +60,14 @@ MASKS = [
     ),
     Fault(
         "a drawn expression leaves out its brackets",
-        "masks/algebra.py",
+        "masks/joins.py",
         "if mask._binds < binds",
         "if mask._binds < 0",
         "test_masks.py::test_the_repr_rebuilds_the_mask",
     ),
     Fault(
         "equality asks for an order",
-        "masks/algebra.py",
+        "masks/joins.py",
         'set(self.parts) == set(getattr(other, "parts", ()))',
         'self.parts == getattr(other, "parts", ())',
         "test_masks.py::test_equality_is_structural_in_any_order",

@@ -1,28 +1,28 @@
-"""A mask as a value: what each query may look at, an expression that can be combined, drawn and lowered.
+"""A mask as a value: what each query may look at, an expression that can be combined, drawn, converted and lowered.
 
 This is the one place that knows which way round a mask is: **True = the query may look at the key**. A mask is made
 once and passed; it is immutable, equal to any mask written alike, and prints as the expression that rebuilds it.
 Queries and keys are counted in absolute positions, so the mask of one cached decoding step (`first_query=t`) is row t
-of the whole one.
+of the whole one. Nothing here holds queries x keys cells but what `dense` and `additive` hand out.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from functools import reduce
-from itertools import chain
-from typing import Never
+from collections.abc import Iterator, Sequence
+from typing import Any, Never
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pellucid.errors import MaskError
 from pellucid.shapes import Look
 
-__all__ = ["And", "Mask", "Not", "Or"]
+__all__ = ["Index", "Mask"]
 
 Index = Int[Tensor, "..."]
 """Positions of samples, heads, queries or keys, shaped so that the four broadcast against each other."""
+
+CELLS = 2**22  # that are looked at together where a mask is counted
 
 
 class Mask(ABC):
@@ -43,6 +43,11 @@ class Mask(ABC):
     def heads(self) -> int | None:
         """Heads that the mask tells apart, or None where it treats all alike."""
         return None
+
+    @property
+    def known(self) -> tuple[int | None, int | None]:
+        """Queries and keys, from position 0, that the mask speaks of; None where it speaks of all."""
+        return None, None
 
     @property
     def sees_everything(self) -> bool:
@@ -69,7 +74,11 @@ class Mask(ABC):
         """The mask as a tensor whose axes have size 1 wherever nothing changes along them.
 
         This is what kernels take: `Padding` costs batch x keys cells, never batch x queries x keys.
+
+        Raises:
+            MaskError: a size is negative, or past what the mask knows.
         """
+        self._check_size(queries, keys, first_query)
         return self.see(
             torch.arange(self.batch or 1, device=device).view(-1, 1, 1, 1),
             torch.arange(self.heads or 1, device=device).view(1, -1, 1, 1),
@@ -88,17 +97,41 @@ class Mask(ABC):
             first_query: the absolute position of row 0; a cached step at position t is `queries=1, first_query=t`.
             device: where the tensor is made.
 
+        Raises:
+            MaskError: a size is negative, or past what the mask knows.
+
         >>> from pellucid.masks import Causal
         >>> Causal().dense(queries=1, keys=4, first_query=2).tolist()
         [[[[True, True, True, False]]]]
         """
-        if queries < 0 or keys < 0 or first_query < 0:
-            raise MaskError(
-                f"a mask was asked for {queries} queries from position {first_query} and {keys} keys, "
-                "but sizes and positions are never negative; give counts from 0 up"
-            )
         look = self.broadcast(queries, keys, first_query, device)
-        return look.expand(self.batch or 1, self.heads or 1, queries, keys).clone()
+        whole = look.expand(self.batch or 1, self.heads or 1, queries, keys)
+        return look if look.shape == whole.shape else whole.contiguous()
+
+    def additive(
+        self,
+        queries: int,
+        keys: int,
+        first_query: int = 0,
+        device: torch.device | str | None = None,
+        *,
+        dtype: torch.dtype = torch.float32,
+    ) -> Float[Tensor, "batch heads query key"]:
+        """The whole mask as numbers to be added to scores: 0 where the query may look, far below zero elsewhere.
+
+        The number is a quarter of the lowest that `dtype` holds: its softmax is 0, and two such masks may be added to
+        each other and to scores and stay finite, in float16 too.
+
+        >>> from pellucid.masks import Causal
+        >>> Causal().additive(queries=2, keys=2, dtype=torch.float16).tolist()
+        [[[[0.0, -16376.0], [0.0, 0.0]]]]
+        """
+        if not dtype.is_floating_point:
+            raise MaskError(
+                f"an additive mask of {dtype} was asked for, but it holds floats; ask for dense(...) instead"
+            )
+        look = self.dense(queries, keys, first_query, device)
+        return torch.zeros(look.shape, dtype=dtype, device=device).masked_fill_(~look, torch.finfo(dtype).min / 4)
 
     def blind(self, queries: int, keys: int, first_query: int = 0) -> Bool[Tensor, "batch heads query"]:
         """The rows that may look at nothing: True = blind.
@@ -109,10 +142,53 @@ class Mask(ABC):
         >>> (Causal() & Padding((2, 0))).blind(queries=2, keys=2).tolist()
         [[[False, False]], [[True, True]]]
         """
-        return ~self.dense(queries, keys, first_query).any(-1)
+        return self.counts(queries, keys, first_query) == 0
 
-    def draw(self, queries: int, keys: int, first_query: int = 0) -> str:
+    def counts(self, queries: int, keys: int, first_query: int = 0) -> Int[Tensor, "batch heads query"]:
+        """How many keys each query may look at.
+
+        >>> from pellucid.masks import Window
+        >>> Window(before=1, after=1).counts(queries=4, keys=4).tolist()
+        [[[2, 3, 3, 2]]]
+        """
+        strips = [strip.sum(-1) for strip in self.strips(queries, keys, first_query)]
+        return torch.cat(strips, dim=-1)
+
+    def density(self, queries: int, keys: int, first_query: int = 0) -> float:
+        """The share of all cells, over samples and heads, in which the query may look; 0 where there is no cell.
+
+        >>> from pellucid.masks import Causal
+        >>> Causal().density(queries=4, keys=4)
+        0.625
+        """
+        counts = self.counts(queries, keys, first_query)
+        return counts.sum().item() / max(1, counts.numel() * keys)
+
+    def strips(self, queries: int, keys: int, first_query: int = 0) -> Iterator[Bool[Tensor, "batch heads _rows key"]]:
+        """The rows of `dense`, a few at a time, so that no more than some million cells are ever held."""
+        self._check_size(queries, keys, first_query)
+        rows = max(1, CELLS // max(1, (self.batch or 1) * (self.heads or 1) * keys))
+        for row in range(0, queries, rows) or (0,):
+            yield self.dense(min(rows, queries - row), keys, first_query + row)
+
+    def draw(
+        self,
+        queries: int,
+        keys: int,
+        first_query: int = 0,
+        query_tokens: Sequence[str] | None = None,
+        key_tokens: Sequence[str] | None = None,
+    ) -> str:
         """A picture for the terminal: a row for each query, a column for each key, ■ = may look.
+
+        Args:
+            queries: how many rows.
+            keys: how many columns.
+            first_query: the absolute position of row 0.
+            query_tokens: labels of the rows; their positions where left out.
+            key_tokens: labels of the columns; their positions where left out.
+
+        A mask of more than 64 rows or columns is drawn by blocks: full, partial, empty.
 
         >>> from pellucid.masks import Causal
         >>> print(Causal().draw(queries=3, keys=3))
@@ -122,23 +198,80 @@ class Mask(ABC):
         1 ■ ■ ·
         2 ■ ■ ■
         """
-        pictures = self.dense(queries, keys, first_query)
-        lines = [f"{self!r}   rows: queries, columns: keys, ■ may look, · may not"]
-        for b, h in ((b, h) for b in range(len(pictures)) for h in range(len(pictures[0]))):
-            names = [f"sample {b}"] * (len(pictures) > 1) + [f"head {h}"] * (len(pictures[0]) > 1)
-            lines += [", ".join(names)] * bool(names) + _rows(pictures[b, h], first_query)
-        return "\n".join(lines)
+        from pellucid.masks.picture import draw
+
+        return draw(self, (queries, keys, first_query), query_tokens, key_tokens)
+
+    def to(
+        self,
+        convention: str,
+        *,
+        queries: int,
+        keys: int,
+        first_query: int = 0,
+        batch: int | None = None,
+        heads: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        causal_model: bool = False,
+        blind: str = "warn",
+    ) -> dict[str, Any]:
+        """The mask as keyword arguments for somebody else's attention; see `pellucid.masks.conventions`.
+
+        Args:
+            convention: "sdpa", "multihead_attention", "flex", "transformers", "keras", "flax", "jax" or "band_part".
+            queries: rows of the attention.
+            keys: columns of the attention.
+            first_query: the absolute position of row 0, as of a cached step.
+            batch: samples, where the library must be told and the mask treats all alike.
+            heads: heads, likewise.
+            dtype: a float type for an additive mask, where the library takes both; None gives bool.
+            device: where tensors are made.
+            causal_model: for "transformers", whether the model hides the future by itself.
+            blind: what to do where a row sees nothing and the library's answer differs from ours: "warn" says what it
+                does with it, "refuse" raises, "ignore" does not look.
+
+        Raises:
+            MaskError: the library has no such mask, or a row is blind and `blind` is "refuse".
+
+        >>> from pellucid.masks import Causal
+        >>> Causal().to("sdpa", queries=5, keys=5)
+        {'is_causal': True}
+        """
+        from pellucid.masks.conventions import Target, export
+
+        target = Target(queries, keys, first_query, batch, heads, dtype, device, causal_model, blind)
+        return export(self, convention, target)
+
+    def _check_size(self, queries: int, keys: int, first_query: int) -> None:
+        """Refuse sizes that no mask has, and those past what this one knows."""
+        if queries < 0 or keys < 0 or first_query < 0:
+            raise MaskError(
+                f"a mask was asked for {queries} queries from position {first_query} and {keys} keys, "
+                "but sizes and positions are never negative; give counts from 0 up"
+            )
+        for what, known, asked in zip(("queries", "keys"), self.known, (first_query + queries, keys), strict=True):
+            if known is not None and asked > known:
+                raise MaskError(
+                    f"{self!r} knows {known} {what} and was asked for {asked}; ask for fewer, or make it from more"
+                )
 
     def __and__(self, other: "Mask") -> "Mask":
         """What both let a query see."""
-        return _combine(And, self, other) if isinstance(other, Mask) else NotImplemented
+        from pellucid.masks.joins import And, combine
+
+        return combine(And, self, other) if isinstance(other, Mask) else NotImplemented
 
     def __or__(self, other: "Mask") -> "Mask":
         """What either lets a query see."""
-        return _combine(Or, self, other) if isinstance(other, Mask) else NotImplemented
+        from pellucid.masks.joins import Or, combine
+
+        return combine(Or, self, other) if isinstance(other, Mask) else NotImplemented
 
     def __invert__(self) -> "Mask":
         """What this one hides."""
+        from pellucid.masks.joins import Not
+
         return Not(self)
 
     def __sub__(self, other: "Mask") -> "Mask":
@@ -149,148 +282,18 @@ class Mask(ABC):
         """What exactly one of the two lets a query see."""
         return (self - other) | (other - self) if isinstance(other, Mask) else NotImplemented
 
+    def __le__(self, other: "Mask") -> bool:
+        """Whether this one lets no query see more than the other does, at any size.
+
+        Raises:
+            MaskError: the expressions do not tell; compare them at a size.
+        """
+        from pellucid.masks.order import sees_no_more
+
+        return sees_no_more(self, other) if isinstance(other, Mask) else NotImplemented
+
     def __bool__(self) -> Never:
         raise MaskError(
             "a mask has no truth value: it was used with `and`, `or`, `not` or `if`; "
             "write a & b, a | b or ~a to combine masks, or ask mask.dense(...).any()"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Not(Mask):
-    """What the part hides: `~part`."""
-
-    part: Mask
-    _binds = 2
-
-    @property
-    def batch(self) -> int | None:
-        """Samples that the part tells apart."""
-        return self.part.batch
-
-    @property
-    def heads(self) -> int | None:
-        """Heads that the part tells apart."""
-        return self.part.heads
-
-    def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:
-        """Not what the part sees."""
-        return ~self.part.see(b, h, q, k)
-
-    def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:
-        """The inverse of the part, simplified."""
-        return ~self.part.within(queries, keys, first_query)
-
-    def __invert__(self) -> Mask:
-        return self.part
-
-    def __repr__(self) -> str:
-        return f"~{_bracketed(self.part, self._binds)}"
-
-
-class _Join(Mask):
-    """Several masks joined by one operator; equal whatever the order of its parts."""
-
-    __slots__ = ("parts",)
-    _sign: str
-
-    def __init__(self, *parts: Mask) -> None:
-        object.__setattr__(self, "parts", tuple(dict.fromkeys(parts)))
-        _agreed("samples", [part.batch for part in parts], parts)
-        _agreed("heads", [part.heads for part in parts], parts)
-
-    parts: tuple[Mask, ...]
-
-    def __setattr__(self, name: str, value: object) -> Never:
-        raise AttributeError(f"masks are values: '{name}' cannot be set; build another mask")
-
-    def __reduce__(self) -> tuple[type["_Join"], tuple[Mask, ...]]:
-        return type(self), self.parts
-
-    @property
-    def batch(self) -> int | None:
-        """Samples that the parts tell apart."""
-        return _agreed("samples", [part.batch for part in self.parts], self.parts)
-
-    @property
-    def heads(self) -> int | None:
-        """Heads that the parts tell apart."""
-        return _agreed("heads", [part.heads for part in self.parts], self.parts)
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and set(self.parts) == set(getattr(other, "parts", ()))
-
-    def __hash__(self) -> int:
-        return hash((type(self), frozenset(self.parts)))
-
-    def __repr__(self) -> str:
-        return f" {self._sign} ".join(_bracketed(part, self._binds) for part in self.parts)
-
-
-class And(_Join):
-    """What every part lets a query see: `a & b`."""
-
-    __slots__ = ()
-    _binds, _sign = 1, "&"
-
-    def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:
-        """What all parts see."""
-        return reduce(torch.logical_and, (part.see(b, h, q, k) for part in self.parts))
-
-    def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:
-        """The parts that still hide something in this window."""
-        return reduce(Mask.__and__, (part.within(queries, keys, first_query) for part in self.parts))
-
-
-class Or(_Join):
-    """What any part lets a query see: `a | b`."""
-
-    __slots__ = ()
-    _binds, _sign = 0, "|"
-
-    def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:
-        """What any part sees."""
-        return reduce(torch.logical_or, (part.see(b, h, q, k) for part in self.parts))
-
-    def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:
-        """The parts, simplified; everything, where one of them sees everything in this window."""
-        return reduce(Mask.__or__, (part.within(queries, keys, first_query) for part in self.parts))
-
-
-def _combine(join: type[And] | type[Or], a: Mask, b: Mask) -> Mask:
-    """Join two masks, flattening nested joins and leaving out what changes nothing."""
-    if a == b:
-        return a
-    for one, other in ((a, b), (b, a)):
-        if one.sees_everything:
-            return other if join is And else one
-        if isinstance(one, Not) and one.part.sees_everything:
-            return one if join is And else other
-    parts = chain.from_iterable(part.parts if isinstance(part, join) else (part,) for part in (a, b))
-    return join(*parts)
-
-
-def _agreed(what: str, counts: list[int | None], parts: tuple[Mask, ...]) -> int | None:
-    """The one number that all parts speak of, or None where none of them names one."""
-    named = {count for count in counts if count is not None}
-    if len(named) > 1:
-        raise MaskError(
-            f"masks of {' and '.join(str(count) for count in sorted(named))} {what} were combined in "
-            f"{' with '.join(repr(part) for part in parts)}; combine masks of one batch"
-        )
-    return next(iter(named), None)
-
-
-def _bracketed(mask: Mask, binds: int) -> str:
-    return f"({mask!r})" if mask._binds < binds else repr(mask)
-
-
-def _rows(picture: Bool[Tensor, "query key"], first_query: int) -> list[str]:
-    """The lines of one picture, with positions on both axes and a word beside each row that sees nothing."""
-    queries, keys = picture.shape
-    wide = len(str(max(first_query + queries, keys) - 1))
-    lines = [" ".join([" " * wide, *(f"{key:>{wide}}" for key in range(keys))])]
-    for row, cells in enumerate(picture.tolist()):
-        marks = (f"{'■' if cell else '·':>{wide}}" for cell in cells)
-        lines.append(" ".join([f"{first_query + row:>{wide}}", *marks]) + ("" if any(cells) else "  sees nothing"))
-    return lines

@@ -1,9 +1,8 @@
-"""The kinds of mask that expressions begin from: Full, Causal, Window and Padding, one formula each."""
+"""The kinds of mask that speak of positions alone: Full, Causal, Window, Chunked, Dilated and Global, one formula each."""
 
-import operator
 import reprlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Bool, Int
@@ -11,8 +10,9 @@ from torch import Tensor
 
 from pellucid.errors import MaskError
 from pellucid.masks.algebra import Index, Mask
+from pellucid.masks.numbers import whole_numbers
 
-__all__ = ["Causal", "Full", "Padding", "Window"]
+__all__ = ["Causal", "Chunked", "Dilated", "Full", "Global", "Window"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,8 @@ class Causal(Mask):
 class Window(Mask):
     """A query may look at so many keys before and after itself, and at itself: q - before <= k <= q + after.
 
+    `before` and `after` count keys beside the query: other libraries' "window of W" may be W, W + 1 or 2 W + 1 keys.
+
     >>> Window(before=1, after=0).dense(queries=3, keys=3).int().tolist()
     [[[[1, 0, 0], [1, 1, 0], [0, 1, 1]]]]
     """
@@ -74,47 +76,104 @@ class Window(Mask):
         return Full() if reaches_back and first_query + self.after >= keys - 1 else self
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Padding(Mask):
-    """A query may look at the real keys of its sample, which stand before the padding: k < lengths[b].
+@dataclass(frozen=True, slots=True)
+class Chunked(Mask):
+    """A query may look at the keys of its own chunk of so many positions: q // size == k // size.
 
-    Args:
-        lengths: real tokens of each sample, as numbers or a 1-D tensor of integers.
+    With `Causal()` it is the local attention that Llama 4 calls chunked.
 
-    Raises:
-        MaskError: lengths are not one whole number from 0 up for each sample.
-
-    >>> Padding((2, 1)).dense(queries=1, keys=3).int().tolist()
-    [[[[1, 1, 0]]], [[[1, 0, 0]]]]
+    >>> Chunked(2).dense(queries=3, keys=4).int().tolist()
+    [[[[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1]]]]
     """
 
-    lengths: tuple[int, ...]
+    size: int
 
-    def __init__(self, lengths: Sequence[int] | Int[Tensor, " batch"]) -> None:
-        given = lengths.tolist() if isinstance(lengths, Tensor) else lengths
-        try:
-            numbers = tuple(operator.index(length) for length in given)
-        except TypeError:
-            numbers = ()
-        if not numbers or min(numbers) < 0:
-            raise MaskError(
-                f"Padding was given the lengths {reprlib.repr(given)}, but it needs a whole number from 0 up for each "
-                "sample; count the real tokens of each"
-            )
-        object.__setattr__(self, "lengths", numbers)
+    def __post_init__(self) -> None:
+        _counts_positions(self)
 
     def __repr__(self) -> str:
-        return f"Padding({self.lengths})"
-
-    @property
-    def batch(self) -> int | None:
-        """One sample for each length."""
-        return len(self.lengths)
+        return f"Chunked({self.size})"
 
     def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:  # noqa: ARG002
-        """Nothing past the sample's end."""
-        return k < torch.tensor(self.lengths, device=k.device)[b]
+        """Nothing outside the query's chunk."""
+        return q // self.size == k // self.size
+
+    def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:
+        """Everything, where the whole window lies in the first chunk."""
+        return Full() if max(first_query + queries, keys) <= self.size else self
+
+
+@dataclass(frozen=True, slots=True)
+class Dilated(Mask):
+    """A query may look at every key that is a multiple of `step` away: (q - k) % step == 0.
+
+    With `Window(...)` it is the dilated sliding window of Longformer (Beltagy et al. 2020, section 3.1).
+
+    >>> Dilated(2).dense(queries=2, keys=5).int().tolist()
+    [[[[1, 0, 1, 0, 1], [0, 1, 0, 1, 0]]]]
+    """
+
+    step: int
+
+    def __post_init__(self) -> None:
+        _counts_positions(self)
+
+    def __repr__(self) -> str:
+        return f"Dilated({self.step})"
+
+    def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:  # noqa: ARG002
+        """Nothing between the steps."""
+        return (q - k) % self.step == 0
 
     def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:  # noqa: ARG002
-        """Everything, where no sample is shorter than the window."""
-        return Full() if min(self.lengths) >= keys else self
+        """Everything, where every key is a step."""
+        return Full() if self.step == 1 else self
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Global(Mask):
+    """Queries at these positions see every key, and every query sees the keys there: q in at or k in at.
+
+    With `Window(...)` by or it is Longformer's attention (Beltagy et al. 2020, section 3.1).
+
+    Args:
+        at: the positions, from 0; or one position.
+
+    >>> (Global(0) | Window(1, 1)).dense(queries=4, keys=4).int().tolist()
+    [[[[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 1, 1]]]]
+    """
+
+    at: tuple[int, ...]
+
+    def __init__(self, at: int | Sequence[int] | Int[Tensor, " positions"]) -> None:
+        places = whole_numbers((at,) if isinstance(at, int) else at)
+        if places is None:
+            raise MaskError(
+                f"Global was given the positions {reprlib.repr(at)}, but it needs whole numbers from 0 up; "
+                "name the positions that see all and are seen by all"
+            )
+        object.__setattr__(self, "at", tuple(sorted(set(places))))
+
+    def __repr__(self) -> str:
+        return f"Global({self.at})"
+
+    def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:  # noqa: ARG002
+        """Everything in the rows and columns of the positions."""
+        return self._holds(q) | self._holds(k)
+
+    def _holds(self, positions: Index) -> Bool[Tensor, "..."]:
+        found = torch.zeros_like(positions, dtype=torch.bool)
+        for place in self.at:
+            found = found | (positions == place)
+        return found
+
+
+def _counts_positions(mask: Chunked | Dilated) -> None:
+    """Refuse a size or a step that is not a whole number from 1 up."""
+    (field,) = fields(mask)
+    given = getattr(mask, field.name)
+    if whole_numbers((given,)) is None or given < 1:
+        raise MaskError(
+            f"{type(mask).__name__} was given the {field.name} {given!r}, but it counts positions; give a whole number "
+            "from 1 up"
+        )

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from pellucid.errors import MaskError
 from pellucid.masks.algebra import Mask
-from pellucid.masks.kinds import Causal, Full, Padding
+from pellucid.masks.kinds import Causal, Full
+from pellucid.masks.samples import Padding
 from pellucid.shapes import Lengths
 
 __all__ = ["Seq2SeqMasks", "seq2seq"]

@@ -1,0 +1,6 @@
+"""A mask as each library wants it, and back."""
+
+from pellucid.masks.conventions.table import CONVENTIONS, export, read
+from pellucid.masks.conventions.terms import Convention, Given, Target
+
+__all__ = ["CONVENTIONS", "Convention", "Given", "Target", "export", "read"]

@@ -1,0 +1,165 @@
+"""What the operators make of masks: the inverse of one, and several joined by and, or by or."""
+
+from dataclasses import dataclass
+from functools import reduce
+from itertools import chain
+from typing import Never
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from pellucid.errors import MaskError
+from pellucid.masks.algebra import Index, Mask
+
+__all__ = ["And", "Join", "Not", "Or", "agreed", "combine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Mask):
+    """What the part hides: `~part`."""
+
+    part: Mask
+    _binds = 2
+
+    @property
+    def batch(self) -> int | None:
+        """Samples that the part tells apart."""
+        return self.part.batch
+
+    @property
+    def heads(self) -> int | None:
+        """Heads that the part tells apart."""
+        return self.part.heads
+
+    @property
+    def known(self) -> tuple[int | None, int | None]:
+        """What the part knows."""
+        return self.part.known
+
+    def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:
+        """Not what the part sees."""
+        return ~self.part.see(b, h, q, k)
+
+    def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:
+        """The inverse of the part, simplified."""
+        return ~self.part.within(queries, keys, first_query)
+
+    def __invert__(self) -> Mask:
+        return self.part
+
+    def __repr__(self) -> str:
+        return f"~{_bracketed(self.part, self._binds)}"
+
+
+class Join(Mask):
+    """Several masks joined by one operator; equal whatever the order of its parts."""
+
+    __slots__ = ("parts",)
+    _sign: str
+
+    def __init__(self, *parts: Mask) -> None:
+        object.__setattr__(self, "parts", tuple(dict.fromkeys(parts)))
+        agreed("samples", [part.batch for part in parts], parts)
+        agreed("heads", [part.heads for part in parts], parts)
+
+    parts: tuple[Mask, ...]
+
+    def __setattr__(self, name: str, value: object) -> Never:
+        raise AttributeError(f"masks are values: '{name}' cannot be set; build another mask")
+
+    def __reduce__(self) -> tuple[type["Join"], tuple[Mask, ...]]:
+        return type(self), self.parts
+
+    @property
+    def batch(self) -> int | None:
+        """Samples that the parts tell apart."""
+        return agreed("samples", [part.batch for part in self.parts], self.parts)
+
+    @property
+    def heads(self) -> int | None:
+        """Heads that the parts tell apart."""
+        return agreed("heads", [part.heads for part in self.parts], self.parts)
+
+    @property
+    def known(self) -> tuple[int | None, int | None]:
+        """What every part knows."""
+        return least_known(self.parts)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and set(self.parts) == set(getattr(other, "parts", ()))
+
+    def __hash__(self) -> int:
+        return hash((type(self), frozenset(self.parts)))
+
+    def __repr__(self) -> str:
+        return f" {self._sign} ".join(_bracketed(part, self._binds) for part in self.parts)
+
+
+class And(Join):
+    """What every part lets a query see: `a & b`."""
+
+    __slots__ = ()
+    _binds, _sign = 1, "&"
+
+    def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:
+        """What all parts see."""
+        return reduce(torch.logical_and, (part.see(b, h, q, k) for part in self.parts))
+
+    def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:
+        """The parts that still hide something in this window."""
+        return reduce(Mask.__and__, (part.within(queries, keys, first_query) for part in self.parts))
+
+
+class Or(Join):
+    """What any part lets a query see: `a | b`."""
+
+    __slots__ = ()
+    _binds, _sign = 0, "|"
+
+    def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:
+        """What any part sees."""
+        return reduce(torch.logical_or, (part.see(b, h, q, k) for part in self.parts))
+
+    def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:
+        """The parts, simplified; everything, where one of them sees everything in this window."""
+        return reduce(Mask.__or__, (part.within(queries, keys, first_query) for part in self.parts))
+
+
+def combine(join: type[And] | type[Or], a: Mask, b: Mask) -> Mask:
+    """Join two masks, flattening nested joins and leaving out what changes nothing."""
+    if a == b:
+        return a
+    for one, other in ((a, b), (b, a)):
+        if one.sees_everything:
+            return other if join is And else one
+        if isinstance(one, Not) and one.part.sees_everything:
+            return one if join is And else other
+    parts = chain.from_iterable(part.parts if isinstance(part, join) else (part,) for part in (a, b))
+    return join(*parts)
+
+
+def agreed(what: str, counts: list[int | None], parts: tuple[Mask, ...]) -> int | None:
+    """The one number that all parts speak of, or None where none of them names one.
+
+    Raises:
+        MaskError: two of them name different ones.
+    """
+    named = {count for count in counts if count is not None}
+    if len(named) > 1:
+        raise MaskError(
+            f"masks of {' and '.join(str(count) for count in sorted(named))} {what} were combined in "
+            f"{' with '.join(repr(part) for part in parts)}; combine masks of one batch"
+        )
+    return next(iter(named), None)
+
+
+def least_known(parts: tuple[Mask, ...]) -> tuple[int | None, int | None]:
+    """The queries and keys that all parts know."""
+    sides = ([part.known[side] for part in parts] for side in (0, 1))
+    queries, keys = (min((count for count in side if count is not None), default=None) for side in sides)
+    return queries, keys
+
+
+def _bracketed(mask: Mask, binds: int) -> str:
+    return f"({mask!r})" if mask._binds < binds else repr(mask)

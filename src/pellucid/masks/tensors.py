@@ -1,0 +1,158 @@
+"""The kinds of mask that are somebody's tensor or somebody's function: Dense and Predicate."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Shaped
+from torch import Tensor
+
+from pellucid.errors import MaskError
+from pellucid.masks.algebra import Index, Mask
+
+__all__ = ["Dense", "MaskMod", "Predicate"]
+
+MaskMod = Callable[[Any, Any, Any, Any], Any]
+"""FlexAttention's `mask_mod`: sample, head, query and key position, each a tensor of one number, to one truth value."""
+
+
+@dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
+class Dense(Mask):
+    """A mask that is a tensor, copied: True = may look. Equal to another of the same shape and content.
+
+    Args:
+        cells: (Q, K), (batch, Q, K) or (batch, heads, Q, K), bool; row 0 is the query at position 0. An axis of size 1
+            speaks of every sample, head, query or key alike.
+
+    Raises:
+        MaskError: not a bool tensor of such a shape.
+
+    >>> Dense(torch.tensor([[True, False], [True, True]])).draw(queries=2, keys=2).splitlines()[0].split("   ")[0]
+    'Dense(2 x 2, 3 of 4 seen)'
+    """
+
+    cells: Bool[Tensor, "batch heads query key"]
+    note: str
+    """What was near it, where `recognise` found no expression; it plays no part in equality."""
+
+    def __init__(self, cells: Shaped[Tensor, "..."], note: str = "") -> None:
+        if cells.dtype != torch.bool:
+            raise MaskError(
+                f"Dense was given a tensor of {cells.dtype}, but a mask is bool, True = may look; convert it with "
+                "masks.read(...), which knows what each library means"
+            )
+        if not 2 <= cells.dim() <= 4:
+            raise MaskError(
+                f"Dense was given a tensor of shape {tuple(cells.shape)}, but it takes (Q, K), (batch, Q, K) or "
+                "(batch, heads, Q, K); give two to four axes"
+            )
+        full = cells if cells.dim() == 4 else cells[None, None] if cells.dim() == 2 else cells[:, None]
+        object.__setattr__(self, "cells", full.detach().cpu().clone())
+        object.__setattr__(self, "note", note)
+
+    def __repr__(self) -> str:
+        ones = next(place for place, size in enumerate((*self.cells.shape[:2], 0)) if size != 1)
+        size = " x ".join(str(size) for size in self.cells.shape[ones:])
+        seen = f"{int(self.cells.sum()):,} of {self.cells.numel():,} seen"
+        return f"Dense({size}, {seen}{'; ' * bool(self.note)}{self.note})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dense) and torch.equal(self.cells, other.cells)
+
+    def __hash__(self) -> int:
+        return hash((self.cells.shape, self.cells.numpy().tobytes()))
+
+    @property
+    def batch(self) -> int | None:
+        """As many samples as the tensor has; None where it has one, which speaks of all."""
+        return None if self.cells.shape[0] == 1 else self.cells.shape[0]
+
+    @property
+    def heads(self) -> int | None:
+        """As many heads as the tensor has; None where it has one, which speaks of all."""
+        return None if self.cells.shape[1] == 1 else self.cells.shape[1]
+
+    @property
+    def known(self) -> tuple[int | None, int | None]:
+        """The tensor's rows and columns; None where it has one, which speaks of all."""
+        queries, keys = self.cells.shape[2:]
+        return None if queries == 1 else queries, None if keys == 1 else keys
+
+    def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:
+        """The tensor's own cells."""
+        places = [
+            torch.zeros_like(index) if size == 1 else index
+            for index, size in zip((b, h, q, k), self.cells.shape, strict=True)
+        ]
+        return self.cells.to(k.device)[places[0], places[1], places[2], places[3]]
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Predicate(Mask):
+    """A mask that is a function, as FlexAttention takes it: `mask_mod(b, h, q, k)` says whether q may look at k.
+
+    The function is called as FlexAttention calls it, with tensors of one number each, through `torch.vmap`. Two of them
+    are equal where their functions are the same object.
+
+    Args:
+        mask_mod: the function.
+        batch: samples that it tells apart, if it does.
+        heads: heads that it tells apart, if it does.
+
+    Raises:
+        MaskError: when it is asked for cells, that the function gives something else than one truth value for each.
+
+    >>> Predicate(lambda b, h, q, k: q >= k).dense(queries=2, keys=2).int().tolist()
+    [[[[1, 0], [1, 1]]]]
+    """
+
+    mask_mod: MaskMod
+    samples: int | None
+    heads_apart: int | None
+
+    def __init__(self, mask_mod: MaskMod, batch: int | None = None, heads: int | None = None) -> None:
+        if not callable(mask_mod):
+            raise MaskError(
+                f"Predicate was given {mask_mod!r}, but it takes a function of (b, h, q, k); give a mask_mod"
+            )
+        for name, value in (("mask_mod", mask_mod), ("samples", batch), ("heads_apart", heads)):
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        told = [f", {name}={count}" for name, count in (("batch", self.batch), ("heads", self.heads)) if count]
+        return f"Predicate({getattr(self.mask_mod, '__name__', type(self.mask_mod).__name__)}{''.join(told)})"
+
+    @property
+    def batch(self) -> int | None:
+        """Samples that the function was said to tell apart."""
+        return self.samples
+
+    @property
+    def heads(self) -> int | None:
+        """Heads that the function was said to tell apart."""
+        return self.heads_apart
+
+    def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:
+        """What the function says, asked one cell at a time."""
+        indices = (b, h, q, k)
+        rank = max(index.dim() for index in indices)
+        shapes = [(1,) * (rank - index.dim()) + tuple(index.shape) for index in indices]
+        # An axis is mapped over in those indices that vary along it; in the others it has size 1 and is dropped.
+        varies = [[shape[axis] != 1 for shape in shapes] for axis in range(rank)]
+        mapped = self.mask_mod
+        for axis in reversed(range(rank)):
+            if any(varies[axis]):
+                mapped = torch.vmap(mapped, in_dims=tuple(0 if moves else None for moves in varies[axis]))
+        given = [
+            index.reshape([size for size in shape if size != 1]) for index, shape in zip(indices, shapes, strict=True)
+        ]
+        seen = mapped(*given)
+        wanted = [max(shape[axis] for shape in shapes) if any(varies[axis]) else 1 for axis in range(rank)]
+        if not isinstance(seen, Tensor) or seen.dtype != torch.bool or seen.numel() != torch.Size(wanted).numel():
+            what = f"{seen.dtype} of shape {tuple(seen.shape)}" if isinstance(seen, Tensor) else repr(seen)
+            raise MaskError(
+                f"{self!r} gave {what}, but FlexAttention takes one bool for each cell, here {tuple(wanted)}; "
+                "return a comparison of the indices"
+            )
+        return seen.reshape(wanted)

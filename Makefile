@@ -2,9 +2,9 @@
 #
 #   make demo      train on the corpus inside the package, translate, draw; results in demo/
 #   make test      the tests that take moments; `make check` adds the slow ones
-#   make check     format, lint, types, all tests with coverage: what CI runs
+#   make check     format, lint, types, all tests with coverage, other libraries' too: what CI runs
 #   make format    put the code in form; make lint and make types say what is wrong with it
-#   make lock      resolve pyproject.toml afresh and write requirements.lock
+#   make lock      resolve pyproject.toml afresh and write requirements.lock and requirements-peers.lock
 #   make clean     remove what these commands made, except .venv
 #
 # PYTHON    candidates for making .venv; the first that is Python 3.11 or newer is taken
@@ -22,6 +22,7 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 READY := .venv/ready
+PEERS := .venv/peers
 RECENT := sys.exit(sys.version_info < (3, 11))
 USABLE := import sys, pip; $(RECENT)
 CAN_MAKE_ONE := import sys, venv, ensurepip; $(RECENT)
@@ -50,13 +51,20 @@ $(READY): pyproject.toml requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# Other libraries, which masks are compared with; a .venv that was made anew has lost them, and this mark with them.
+$(PEERS): requirements-peers.lock | $(READY)
+	@echo "installing what requirements-peers.lock lists into .venv"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
+	  --requirement requirements-peers.lock
+	@touch $@
+
 demo: $(READY)
 	@$(BIN)/pellucid demo --out demo
 
 test: $(READY)
 	@$(PYTEST) -m "not slow"
 
-check: $(READY)
+check: $(READY) $(PEERS)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
@@ -73,14 +81,19 @@ lint: $(READY)
 types: $(READY)
 	@$(BIN)/mypy
 
-# The comment at the head of the lock is kept. Builds (+cpu) and the libraries of torch's build differ by machine.
+# The comments at the heads of the locks are kept. Builds (+cpu) and the libraries of torch's build differ by machine.
+FROZEN = build/lock/bin/python -m pip freeze --all --exclude pip --exclude pellucid \
+  | sed 's/+[a-z0-9.]*$$//' | grep -v -i -E '^(nvidia|cuda|triton)'
 lock: $(READY)
 	@rm -rf build/lock && $(BIN)/python -m venv build/lock
 	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check "setuptools>=77"
 	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation ".[dev,tensorboard]"
-	@{ grep '^#' requirements.lock; build/lock/bin/python -m pip freeze --all --exclude pip --exclude pellucid \
-	  | sed 's/+[a-z0-9.]*$$//' | grep -v -i -E '^(nvidia|cuda|triton)'; } > build/requirements.lock
-	@mv build/requirements.lock requirements.lock && rm -rf build/lock
+	@{ grep '^#' requirements.lock; $(FROZEN); } > build/requirements.lock
+	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
+	  --constraint build/requirements.lock ".[peers]"
+	@{ grep '^#' requirements-peers.lock; $(FROZEN) | grep -v -x -F -f build/requirements.lock; } \
+	  > build/requirements-peers.lock
+	@mv build/requirements.lock build/requirements-peers.lock . && rm -rf build/lock
 
 clean:
 	@rm -rf build dist demo .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info

@@ -16,6 +16,7 @@ MAY_TAKE_MORE = (
     "attend",
     "translate",
     "train",
+    "to",
     "beam_search",
 )  # and the commands in cli.py; what is more is keyword-only
 # Reading one of these runs code that the file holds.

@@ -16,6 +16,7 @@ FLOORS = {
     "version": 0,
     "disk": 1,
     "device": 1,
+    "signals": 1,
     "config": 1,
     "text": 2,
     "masks": 2,

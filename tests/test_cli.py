@@ -19,6 +19,7 @@ import tiny_run
 from pellucid import cli
 from pellucid.config import RunConfig
 from pellucid.decoding import load
+from pellucid.jobs.mask import Size, describe
 from pellucid.jobs.scoring import Scores, score_corpus
 from pellucid.run import Run
 
@@ -469,6 +470,34 @@ def test_a_slip_costs_one_sentence_and_status_2(
     assert said[0].startswith(f"pellucid: {SLIPS[call]}")
     assert len(said[0]) < 400
     assert {path: path.stat().st_mtime_ns for path in bad_place.rglob("*")} == before
+
+
+def test_a_mask_is_drawn_converted_and_put_in_a_picture(shell: Shell) -> None:
+    drawn = shell("mask", "causal & padding(2, 1)", "--queries", 3, "--first-query", 1)
+    assert drawn == (0, describe("causal & padding(2, 1)", Size(queries=3, first_query=1)) + "\n", "")
+    assert shell("mask", "causal", "--as", "sdpa").out.endswith("is_causal = True\n")
+    pictured = shell("mask", "causal", "--png", "mask.png")
+    assert (pictured.status, pictured.err) == (0, "the picture is in mask.png\n")
+    assert Path("mask.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (("caussal",), "unknown mask 'caussal'; did you mean 'causal'?"),
+        (("causal and full",), "'causal and full' uses and, or, not; write a & b, a | b or ~a"),
+        (("causal", "--as", "spda"), "unknown convention 'spda'; did you mean 'sdpa'?"),
+        (("segments(0, 1)", "--keys", 3), "Segments(((0, 1),)) knows 2 keys and was asked for 3"),
+        (("causal", "--queries", -1), "invalid value for '--queries'"),
+        (("causal", "--png", "mask.jpg"), "a picture was to be written to mask.jpg, but it is PNG or SVG"),
+        ((), "missing argument 'MASK'"),
+    ],
+)
+def test_a_slip_about_masks_is_one_sentence(shell: Shell, call: tuple[object, ...], said: str) -> None:
+    ended = shell("mask", *call)
+    assert ended.status == 2
+    assert ended.err.startswith(f"pellucid: {said}")
+    assert ended.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

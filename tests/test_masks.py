@@ -1,54 +1,50 @@
-"""Masks: each kind as a picture, then the algebra as laws over random expressions, then what is refused."""
+"""Masks: small ones as pictures, the algebra as laws over random expressions of all kinds, and what is refused."""
 
 import copy
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from mask_expressions import BATCH, EXPRESSIONS, HEADS, SHAPES, SHORT, WRITTEN, Shape, built, table
 from pellucid import masks
 from pellucid.errors import MaskError
-from pellucid.masks import Causal, Full, Mask, Padding, Seq2SeqMasks, Window, seq2seq
+from pellucid.masks import (
+    Causal,
+    Chunked,
+    Dense,
+    Dilated,
+    Full,
+    Global,
+    Heads,
+    Mask,
+    Padding,
+    Prefix,
+    Segments,
+    Seq2SeqMasks,
+    Window,
+    seq2seq,
+    sizes,
+)
 from pellucid.masks.joins import And, Not, Or
 
 B, S, T = 2, 5, 7
 
-Shape = tuple[int, int, int]  # queries, keys, first_query
-
-NAMES = {"__builtins__": {}, "Full": Full, "Causal": Causal, "Window": Window, "Padding": Padding}
-
-# An expression is drawn as it is written and built inside the test, since the checks of types that run while a mask is
-# built use random numbers of their own, which Hypothesis cannot have inside a strategy.
-KINDS = st.one_of(
-    st.just("Full()"),
-    st.just("Causal()"),
-    st.builds("Window({}, {})".format, st.integers(0, 4), st.integers(0, 4)),
-    st.builds("Padding(({}, {}))".format, st.integers(0, 9), st.integers(0, 9)),
-)
-EXPRESSIONS: st.SearchStrategy[str] = st.recursive(
-    KINDS,
+# So few that two of them are often equal.
+FEW: st.SearchStrategy[str] = st.recursive(
+    st.sampled_from(["Full()", "Causal()", "Chunked(2)", "Prefix((3, 1))"]),
     lambda parts: st.one_of(
-        st.builds("~{}".format, parts), st.builds("({} {} {})".format, parts, st.sampled_from("&|-^"), parts)
+        st.builds("~{}".format, parts), st.builds("({} {} {})".format, parts, st.sampled_from("&|"), parts)
     ),
-    max_leaves=6,
+    max_leaves=3,
 )
-SHAPES = st.tuples(st.integers(1, T), st.integers(1, T), st.integers(0, 9))
-
-
-def built(expression: str) -> Mask:
-    """The mask that is written there."""
-    mask = eval(expression, NAMES)  # noqa: S307 - with these names only
-    assert isinstance(mask, Mask)
-    return mask
-
-
-def table(mask: Mask, shape: Shape) -> Tensor:
-    """The mask for both samples, whether or not it tells them apart."""
-    return mask.dense(*shape).expand(B, 1, *shape[:2])
 
 
 def pictures(drawn: str) -> list[str]:
@@ -152,25 +148,8 @@ def test_a_decoder_mask_is_drawn() -> None:
 # --- what a mask means ----------------------------------------------------------------------------------------
 
 
-FORMULAS: list[tuple[Mask, Callable[[int, int, int], bool]]] = [
-    (Full(), lambda b, q, k: True),
-    (Causal(), lambda b, q, k: k <= q),
-    (Window(before=2, after=1), lambda b, q, k: q - 2 <= k <= q + 1),
-    (Padding((4, 1)), lambda b, q, k: k < (4, 1)[b]),
-]
-
-
-@pytest.mark.parametrize(("mask", "formula"), FORMULAS, ids=["full", "causal", "window", "padding"])
-@given(shape=SHAPES)
-def test_each_kind_is_its_formula(mask: Mask, formula: Callable[[int, int, int], bool], shape: Shape) -> None:
-    queries, keys, first = shape
-    wanted = [
-        [[[formula(b, first + row, k) for k in range(keys)] for row in range(queries)]] for b in range(mask.batch or 1)
-    ]
-    assert mask.dense(*shape).tolist() == wanted
-
-
-@given(EXPRESSIONS, EXPRESSIONS, SHAPES)
+@settings(max_examples=20)
+@given(SHORT, SHORT, SHAPES)
 def test_operators_are_those_of_sets(one: str, other: str, shape: Shape) -> None:
     a, b = built(one), built(other)
     left, right = table(a, shape), table(b, shape)
@@ -181,7 +160,8 @@ def test_operators_are_those_of_sets(one: str, other: str, shape: Shape) -> None
     assert torch.equal(table(a ^ b, shape), left ^ right)
 
 
-@given(EXPRESSIONS, EXPRESSIONS, EXPRESSIONS, SHAPES)
+@settings(max_examples=15)
+@given(SHORT, SHORT, SHORT, SHAPES)
 def test_the_algebra_is_boolean(one: str, other: str, third: str, shape: Shape) -> None:
     a, b, c = built(one), built(other), built(third)
 
@@ -190,6 +170,7 @@ def test_the_algebra_is_boolean(one: str, other: str, third: str, shape: Shape) 
 
     assert same(~(a & b), ~a | ~b)
     assert same(~(a | b), ~a & ~b)
+    assert same(~~a, a)
     assert same(a & (a | b), a)
     assert same(a | (a & b), a)
     assert same(a & (b | c), (a & b) | (a & c))
@@ -197,6 +178,7 @@ def test_the_algebra_is_boolean(one: str, other: str, third: str, shape: Shape) 
     assert same(a | ~a, Full())
 
 
+@settings(max_examples=30)
 @given(EXPRESSIONS, EXPRESSIONS, EXPRESSIONS)
 def test_equality_is_structural_in_any_order(one: str, other: str, third: str) -> None:
     a, b, c = built(one), built(other), built(third)
@@ -208,28 +190,55 @@ def test_equality_is_structural_in_any_order(one: str, other: str, third: str) -
     assert a | a == a
 
 
+@settings(max_examples=15)
+@given(SHORT, SHORT, SHORT, SHAPES)
+def test_equal_masks_are_equal_tensors(one: str, other: str, third: str, shape: Shape) -> None:
+    a, b, c = built(one), built(other), built(third)
+    for left, right in ((a & b, b & a), (a | b | c, c | (b | a)), (a - b, ~b & a), (a ^ b, b ^ a), (a, built(one))):
+        assert left == right
+        assert torch.equal(table(left, shape), table(right, shape))
+
+
+@settings(max_examples=30)
+@given(FEW, FEW, SHAPES)
+def test_unequal_tensors_are_of_unequal_masks(one: str, other: str, shape: Shape) -> None:
+    a, b = built(one), built(other)
+    assert torch.equal(table(a, shape), table(b, shape)) or a != b
+    assert (a == b) == (b == a)
+
+
 @given(EXPRESSIONS, SHAPES)
 def test_a_cached_step_is_a_row_of_the_whole_mask(expression: str, shape: Shape) -> None:
     mask = built(expression)
     queries, keys, first = shape
     whole = mask.dense(first + queries, keys)
     assert torch.equal(mask.dense(queries, keys, first_query=first), whole[:, :, first:])
+    for row in range(queries):
+        assert torch.equal(mask.dense(1, keys, first_query=first + row)[:, :, 0], whole[:, :, first + row])
 
 
 @given(EXPRESSIONS, SHAPES)
+@example("Causal()", (1, 7, 5))
+@example("Heads((Causal(), ~Causal(), Full()))", (1, 7, 6))
+@example("Chunked(6) | Global(7)", (1, 7, 0))
+@example("Prefix(6) & ~Dilated(1)", (2, 7, 0))
+@example("Segments.from_lengths(((7, 10), (8, 9)))", (2, 7, 6))
 def test_within_means_the_same_in_its_window(expression: str, shape: Shape) -> None:
     mask = built(expression)
     assert torch.equal(table(mask.within(*shape), shape), table(mask, shape))
 
 
+@settings(max_examples=25)
 @given(EXPRESSIONS, SHAPES)
 def test_broadcast_expands_to_dense(expression: str, shape: Shape) -> None:
     mask = built(expression)
     narrow, dense = mask.broadcast(*shape), mask.dense(*shape)
-    assert dense.shape == (mask.batch or 1, 1, *shape[:2])
+    assert dense.shape == (mask.batch or 1, mask.heads or 1, *shape[:2])
+    assert dense.dtype == torch.bool
     assert torch.equal(narrow.expand_as(dense), dense)
 
 
+@settings(max_examples=25)
 @given(EXPRESSIONS, SHAPES)
 def test_blind_rows_are_those_without_a_key(expression: str, shape: Shape) -> None:
     mask = built(expression)
@@ -237,6 +246,25 @@ def test_blind_rows_are_those_without_a_key(expression: str, shape: Shape) -> No
     assert mask.blind(*shape).tolist() == rows
 
 
+@settings(max_examples=20)
+@given(EXPRESSIONS, SHAPES, st.integers(1, 40))
+def test_counts_density_and_strips_agree_with_dense(expression: str, shape: Shape, most: int) -> None:
+    mask, keys = built(expression), shape[1]
+    dense = mask.dense(*shape)
+    counts = [[[sum(row) for row in picture] for picture in sample] for sample in dense.tolist()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sizes, "CELLS", most)
+        strips = list(mask.strips(*shape))
+        assert torch.equal(torch.cat(strips, dim=2), dense)
+        assert all(strip.numel() <= most or strip.shape[2] == 1 for strip in strips)
+        assert mask.counts(*shape).tolist() == counts
+        assert mask.density(*shape) == int(dense.sum()) / dense.numel()
+        assert mask.blind(*shape).tolist() == [[[not seen for seen in head] for head in sample] for sample in counts]
+    assert mask.counts(*shape).tolist() == counts
+    assert len(strips) == -(-shape[0] // max(1, most // (dense.shape[0] * dense.shape[1] * keys)))
+
+
+@settings(max_examples=25)
 @given(EXPRESSIONS, SHAPES)
 def test_a_drawing_shows_every_cell(expression: str, shape: Shape) -> None:
     mask = built(expression)
@@ -245,7 +273,7 @@ def test_a_drawing_shows_every_cell(expression: str, shape: Shape) -> None:
     assert drawn.count("sees nothing") == int(mask.blind(*shape).sum())
 
 
-@given(EXPRESSIONS)
+@given(WRITTEN)
 def test_the_repr_rebuilds_the_mask(expression: str) -> None:
     mask = built(expression)
     rebuilt = built(repr(mask))
@@ -296,6 +324,23 @@ def test_full_and_its_inverse_leave_nothing_behind(expression: str) -> None:
         (Causal() & Padding((8, 8)), (8, 8, 0), Causal()),
         (Causal() | Padding((2, 3)), (1, 8, 7), Full()),
         (~Causal(), (1, 8, 7), ~Full()),
+        (Prefix(5), (7, 5, 3), Full()),
+        (Prefix(5), (7, 6, 0), Prefix(5)),
+        (Prefix((5, 7)), (1, 5, 0), Full()),
+        (Prefix((5, 7)), (1, 6, 0), Prefix((5, 7))),
+        (Chunked(7), (3, 7, 4), Full()),
+        (Chunked(7), (4, 7, 4), Chunked(7)),
+        (Chunked(7), (1, 8, 0), Chunked(7)),
+        (Dilated(1), (5, 7, 3), Full()),
+        (Dilated(2), (5, 7, 3), Dilated(2)),
+        (Segments(((1, 1, 1, 2), (3, 3, 3, 3))), (1, 3, 2), Full()),
+        (Segments(((1, 1, 1, 2), (3, 3, 3, 3))), (1, 4, 2), Segments(((1, 1, 1, 2), (3, 3, 3, 3)))),
+        (Segments(((1, 1, 1, 2), (3, 3, 3, 3))), (1, 3, 3), Segments(((1, 1, 1, 2), (3, 3, 3, 3)))),
+        (Heads((Causal(), Prefix(8), Chunked(8))), (1, 8, 7), Full()),
+        (Heads((Causal(), Prefix(7), Chunked(8))), (1, 8, 7), Heads((Full(), Prefix(7), Full()))),
+        (Heads((~Causal(), ~Prefix(8))), (1, 8, 7), ~Full()),
+        (Heads((Causal() & Prefix(9), Causal())), (8, 8, 0), Causal()),
+        (Causal() | Prefix(8) & Chunked(2), (5, 8, 0), Causal() | Chunked(2)),
     ],
 )
 def test_what_hides_nothing_at_this_size_falls_away(mask: Mask, shape: Shape, wanted: Mask) -> None:
@@ -304,7 +349,8 @@ def test_what_hides_nothing_at_this_size_falls_away(mask: Mask, shape: Shape, wa
 
 def test_only_full_sees_everything_at_any_size() -> None:
     assert Full().sees_everything
-    assert not any(mask.sees_everything for mask in (Causal(), Window(99, 99), Padding((99,)), ~Full()))
+    others = (Causal(), Window(99, 99), Padding((99,)), Prefix(99), Chunked(99), Dilated(1), Global(0), ~Full())
+    assert not any(mask.sees_everything for mask in (*others, Heads((Full(), Full())), Causal() | ~Causal()))
 
 
 def test_kernels_are_given_no_axis_along_which_nothing_changes() -> None:
@@ -312,6 +358,16 @@ def test_kernels_are_given_no_axis_along_which_nothing_changes() -> None:
     assert Causal().broadcast(queries=T, keys=S).shape == (1, 1, T, S)
     assert Full().broadcast(queries=T, keys=S).shape == (1, 1, 1, S)
     assert (Causal() & Padding((S, 3))).broadcast(queries=T, keys=S).shape == (B, 1, T, S)
+    assert (Padding((S, 3)) | ~Prefix(2)).broadcast(queries=T, keys=S).shape == (B, 1, 1, S)
+    assert Prefix(2).broadcast(queries=T, keys=S).shape == (1, 1, 1, S)
+    assert Chunked(2).broadcast(queries=T, keys=S).shape == (1, 1, T, S)
+    assert Heads((Padding((S, 3)), Full(), Prefix(2))).broadcast(queries=T, keys=S).shape == (B, HEADS, 1, S)
+    assert Heads((Causal(), Full(), Prefix(2))).broadcast(queries=T, keys=S).shape == (1, HEADS, T, S)
+
+
+@pytest.mark.parametrize("shape", [(B, 1, 1, S), (B, HEADS, 1, S), (1, 1, T, 1), (1, HEADS, 1, 1), (1, 1, 1, 1)])
+def test_a_tensor_s_axes_of_size_1_stay_so_for_kernels(shape: tuple[int, ...]) -> None:
+    assert Dense(torch.ones(shape, dtype=torch.bool)).broadcast(queries=T, keys=S).shape == shape
 
 
 def test_nested_joins_are_flat_and_without_repeats() -> None:
@@ -322,6 +378,125 @@ def test_nested_joins_are_flat_and_without_repeats() -> None:
     either = (a | b) | (c | a)
     assert isinstance(either, Or)
     assert either.parts == (a, b, c)
+
+
+# --- numbers to be added to scores --------------------------------------------------------------------------------
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@settings(max_examples=12)
+@given(SHORT, SHORT, SHAPES)
+def test_two_additive_masks_and_large_scores_stay_finite(
+    dtype: torch.dtype, one: str, other: str, shape: Shape
+) -> None:
+    a, b = built(one), built(other)
+    added = a.additive(*shape, dtype=dtype)
+    assert added.dtype == dtype
+    assert added.shape == a.dense(*shape).shape
+    assert torch.equal(added == 0, a.dense(*shape))
+    both = added + b.additive(*shape, dtype=dtype)
+    assert torch.equal((both == 0).expand(BATCH, HEADS, *shape[:2]), table(a, shape) & table(b, shape))
+    for scores in (torch.full_like(both, 100), torch.full_like(both, -100)):
+        total = both + torch.where(both == 0, -scores, scores)
+        assert torch.isfinite(total).all()
+        weights = total.softmax(-1)
+        assert torch.isfinite(weights).all()
+        hidden = ~(both == 0) & (both == 0).any(-1, keepdim=True)
+        assert not weights[hidden].any()
+
+
+@settings(max_examples=20)
+@given(SHORT, SHAPES)
+def test_additive_and_bool_attend_alike(expression: str, shape: Shape) -> None:
+    mask = built(expression)
+    look = table(mask, shape)
+    scores = 5 * torch.randn(look.shape, dtype=torch.float64)
+    ours = (scores + mask.additive(*shape, dtype=torch.float64)).softmax(-1)
+    wanted = scores.masked_fill(~look, float("-inf")).softmax(-1)
+    seeing = look.any(-1)
+    torch.testing.assert_close(ours[seeing], wanted[seeing], rtol=0, atol=1e-12)
+    assert torch.isfinite(ours).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.complex64], ids=str)
+def test_an_additive_mask_holds_floats(dtype: torch.dtype) -> None:
+    with pytest.raises(MaskError, match=rf"{dtype} was asked for, but it holds floats; ask for dense\(...\) instead$"):
+        Causal().additive(2, 3, dtype=dtype)
+
+
+# --- what is held -------------------------------------------------------------------------------------------------
+
+
+class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes how many cells the largest tensor has that any operation hands out."""
+
+    cells = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.cells = max([self.cells, *(leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, Tensor))])
+        return out
+
+
+def watched() -> Largest:
+    """A watch over what is done within."""
+    return Largest()  # type: ignore[no-untyped-call]
+
+
+LONG = 8192
+
+
+def test_dense_is_what_holds_all_cells() -> None:
+    with watched() as largest:
+        (Causal() & Padding((S, 3))).dense(130, 70)
+    assert largest.cells == B * 130 * 70
+
+
+@pytest.mark.parametrize("ask", [Mask.counts, Mask.density, Mask.blind, Mask.draw], ids=lambda ask: ask.__name__)
+def test_a_large_mask_is_looked_at_in_strips(ask: Callable[..., object]) -> None:
+    mask = Causal() & Padding((5000,))
+    with watched() as largest:
+        ask(mask, LONG, LONG)
+    assert LONG < largest.cells <= 2**22 + 2**16
+
+
+def test_what_needs_no_cells_makes_none() -> None:
+    mask = Causal() & Padding((LONG, 5000))
+    with watched() as largest:
+        assert repr(mask) == "Causal() & Padding((8192, 5000))"
+        assert hash(mask) == hash(Padding((LONG, 5000)) & Causal())
+        assert mask == Padding((LONG, 5000)) & Causal()
+        assert mask.within(LONG, LONG) == mask
+        assert mask <= Causal()
+    assert largest.cells == 0
+
+
+@pytest.mark.parametrize(
+    ("mask", "cells"),
+    [
+        (Padding((LONG, 5000)), 2 * LONG),
+        (~Padding((LONG, 5000)) | Prefix(7), 2 * LONG),
+        (Heads((Padding((LONG, 5000)), Prefix(7), Full())), 2 * 3 * LONG),
+    ],
+    ids=["padding", "join", "heads"],
+)
+def test_what_speaks_of_keys_alone_costs_no_queries(mask: Mask, cells: int) -> None:
+    with watched() as largest:
+        look = mask.broadcast(LONG, LONG)
+    assert look.numel() == largest.cells == cells
+
+
+def test_scattered_padding_costs_no_queries() -> None:
+    tokens = torch.ones(B, 1024, dtype=torch.int64)
+    tokens[0, 3] = tokens[1, 5] = 0
+    mask = Padding.from_tokens(tokens)
+    with watched() as largest:
+        assert mask.broadcast(1024, 1024).shape == (B, 1, 1, 1024)
+    assert largest.cells <= B * 1024
 
 
 # --- values ---------------------------------------------------------------------------------------------------
@@ -339,6 +514,22 @@ def test_masks_written_otherwise_are_not_equal() -> None:
         Causal() & Window(1, 2),
         Causal() | Window(1, 2),
         ~(Causal() & Window(1, 2)),
+        Prefix(2),
+        Prefix((2,)),
+        Prefix((2, 1)),
+        Padding((2,)),
+        Chunked(2),
+        Dilated(2),
+        Global(2),
+        Global((2, 1)),
+        Segments(((2, 1),)),
+        Heads((Causal(),)),
+        Heads((Causal(), Full())),
+        Heads((Full(), Causal())),
+        ~Heads((Full(), Causal())),
+        Dense(torch.tensor([[True, False]])),
+        Dense(torch.tensor([[True], [False]])),
+        Dense(torch.tensor([[False, True]])),
     ]
     assert len(set(different)) == len(different)
     for place, mask in enumerate(different):
@@ -377,6 +568,15 @@ def test_the_numbers_of_samples_are_agreed() -> None:
     assert (Causal() & Padding((S, 3)) & Padding((1, 1))).batch == B
     assert (~Padding((S, 3))).batch == B
     assert (Causal() & Padding((S, 3))).heads is None
+    assert (Causal() & Prefix((S, 3)) & Segments(((0, 1), (1, 1)))).batch == B
+    assert (Causal() & Prefix(S)).batch is None
+
+
+def test_the_numbers_of_heads_are_agreed() -> None:
+    heads = Heads((Causal(), Padding((S, 3)), ~Window(1, 2)))
+    assert (heads.batch, heads.heads) == (B, HEADS)
+    assert ((heads & Prefix(2)).batch, (~heads | Full() & Prefix(2)).heads) == (B, HEADS)
+    assert Heads((Causal(),)).heads == 1
 
 
 # --- the three masks of an encoder-decoder ----------------------------------------------------------------------
@@ -421,6 +621,15 @@ def test_a_mask_has_no_truth_value() -> None:
 def test_masks_of_different_batches_are_not_combined(join: Callable[[Mask, Mask], Mask]) -> None:
     with pytest.raises(MaskError, match=r"masks of 2 and 3 samples .*Padding\(\(5, 3\)\).*combine masks of one batch"):
         join(Padding((S, 3)), Padding((S, 3, 1)))
+
+
+@pytest.mark.parametrize("join", [And, Or, Mask.__and__, Mask.__or__, Mask.__sub__, Mask.__xor__])
+def test_masks_of_different_heads_are_not_combined(join: Callable[[Mask, Mask], Mask]) -> None:
+    one, other = Heads((Causal(), Full())), Heads((Causal(), Full(), Prefix(2)))
+    with pytest.raises(
+        MaskError, match=r"^masks of 2 and 3 heads .*Heads\(\(Causal\(\), Full\(\)\)\) with .*; combine"
+    ):
+        join(one, other)
 
 
 def test_a_mask_is_combined_with_masks_only() -> None:

@@ -12,7 +12,7 @@ import tiny
 from pellucid.config import RunConfig
 from pellucid.errors import ConfigError, RunError, TrainingError
 from pellucid.run import Checkpoint
-from pellucid.text.batch import Batch, collate, plan_batches
+from pellucid.text.batch import collate, plan_batches
 from pellucid.training import (
     BatchStream,
     Event,
@@ -332,7 +332,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: Mapping[str, float]) -> list
         asked.append(tuple(names))
         return {name: seconds[name] for name in names}
 
-    def tried(_config: object, _examples: object, _device: object, names: tuple[str, ...]) -> tuple[str, ...]:
+    def tried(_config: object, _device: object, names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(name for name in names if seconds[name] <= 10 * min(seconds[name] for name in names))
 
     monkeypatch.setattr(pace, "seconds_per_step", measured)
@@ -361,18 +361,29 @@ def test_a_hopeless_precision_is_not_timed_by_whole_steps(monkeypatch: pytest.Mo
     assert asked == [("float32",)]
 
 
-def test_what_is_plainly_slower_on_a_few_rows_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows: list[int] = []
-
-    def step(_objective: object, _update: object, batch: Batch, name: str) -> float:
-        rows.append(len(batch))
-        return {"float32": 1.0, "bfloat16": 1.6, "float64": 1.4}[name]
-
-    monkeypatch.setattr(pace, "_step", step)
+def test_what_is_plainly_slower_in_a_product_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"float32": [9.0, 1.0, 5.0], "bfloat16": [1.6, 9.0, 1.7], "float64": [9.0, 9.0, 1.4]}
+    laps = {name: iter(taken * 2) for name, taken in seconds.items()}
+    monkeypatch.setattr(pace, "_product", lambda _config, _device, name: next(laps[name]))
     config, cpu = tiny.config(), torch.device("cpu")
-    assert pace.plausible(config, PAIRS, cpu, ("float32", "bfloat16")) == ("float32",)
-    assert pace.plausible(config, PAIRS, cpu, ("bfloat16", "float64", "float32")) == ("float64", "float32")
-    assert max(rows) <= max(map(len, plan_batches(PAIRS, batch_tokens=220, seed=1, epoch=0))) // 2
+    assert pace.plausible(config, cpu, ("float32", "bfloat16")) == ("float32",)
+    assert pace.plausible(config, cpu, ("bfloat16", "float64")) == ("bfloat16", "float64")
+
+
+def test_a_product_is_timed_in_its_own_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[torch.dtype, torch.Size, torch.Size]] = []
+    product = torch.Tensor.__matmul__
+
+    def noted(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        seen.append((one.dtype, one.shape[1:], other.shape))
+        return product(one, other)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", noted)
+    config = tiny.config()
+    for name in ("float32", "bfloat16"):
+        assert pace._product(config, torch.device("cpu"), name) > 0
+    sizes = torch.Size([config.model.d_model]), torch.Size([config.model.d_model, config.model.d_ff])
+    assert seen == [(torch.float32, *sizes), (torch.bfloat16, *sizes)]
 
 
 def test_minutes_become_steps_of_the_precision_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:

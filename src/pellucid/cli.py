@@ -2,20 +2,19 @@
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from pellucid.disk import settle, writing
 from pellucid.errors import PellucidError, TextError
+from pellucid.signals import stopping
 from pellucid.version import __version__
 
 __all__ = ["app", "main"]
@@ -60,7 +59,7 @@ def demo(
     from pellucid.jobs.demo import demo as job
 
     with Display(after_stop="here is what was learned by then") as display:
-        job(out, minutes=minutes, note=display.note, tell=display.tell, show=typer.echo, stopping=_stopping())
+        job(out, minutes=minutes, note=display.note, tell=display.tell, show=typer.echo, stopping=stopping())
 
 
 @app.command()
@@ -83,7 +82,7 @@ def train(
     from pellucid.jobs.material import TextFiles
     from pellucid.jobs.train import train as job
 
-    with Display() as display, _stopping() as should_stop:
+    with Display() as display, stopping() as should_stop:
         run = job(
             out,
             TextFiles(source, target, pairs),
@@ -103,6 +102,7 @@ def train(
 @app.command()
 def translate(
     run: RunFolder,
+    *,
     input_: Annotated[Path | None, typer.Option("--input", help="Lines to translate. Default: standard input.")] = None,
     output: Annotated[Path | None, typer.Option(help="Where translations go. Default: standard output.")] = None,
     beam: Beam = None,
@@ -192,6 +192,36 @@ def score(
 
 
 @app.command()
+def mask(
+    expression: Annotated[str, typer.Argument(metavar="MASK", help="As in 'causal & padding(5, 3)'.")],
+    *,
+    queries: Annotated[int | None, typer.Option(min=0, help="Rows. Default: what the mask speaks of, or 8.")] = None,
+    keys: Annotated[int | None, typer.Option(min=0, help="Columns. Default: likewise.")] = None,
+    first_query: Annotated[int, typer.Option(min=0, help="The position of row 0, as of a cached step.")] = 0,
+    as_: Annotated[
+        str | None, typer.Option("--as", help="Print it as a library's arguments: sdpa, multihead_attention, keras ...")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples, where the library must be told.")] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="Heads, likewise.")] = None,
+    causal_model: Annotated[
+        bool, typer.Option("--causal-model", help="For transformers: the model hides the future by itself.")
+    ] = False,
+    png: Annotated[Path | None, typer.Option(help="Draw it into a .png or .svg file, too.")] = None,
+) -> None:
+    """Draw a mask and count what it shows, or print it in another library's convention."""
+    from pellucid.jobs.mask import Size, arguments, describe, picture
+
+    size = Size(queries, keys, first_query)
+    told = {"batch": batch, "heads": heads}
+    typer.echo(
+        arguments(expression, size, as_, causal_model=causal_model, **told) if as_ else describe(expression, size)
+    )
+    if png is not None:
+        picture(expression, size, png)
+        typer.echo(f"the picture is in {png}", err=True)
+
+
+@app.command()
 def info(run: RunFolder) -> None:
     """Print a run's settings, parameter counts, vocabulary and training state; all but the settings as comments."""
     from pellucid.jobs.info import inspect
@@ -206,25 +236,6 @@ def info(run: RunFolder) -> None:
     for part, count in facts.parameters.items():
         typer.echo(f"# parameters: {part} {count:,}")
     typer.echo("\n" + facts.config.to_toml(), nl=False)
-
-
-class _stopping:  # noqa: N801 - used as a context, like a function
-    """While it lasts, the first Ctrl-C or SIGTERM asks the training to stop, and a second one stops at once."""
-
-    def __enter__(self) -> Callable[[], bool]:
-        self.asked = False
-        self.before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        return lambda: self.asked
-
-    def _ask(self, number: int, _frame: FrameType | None) -> None:
-        if self.asked:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        self.asked = True
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
 
 
 def _write_line(stream: Any, line: str) -> None:

@@ -3,7 +3,7 @@
 This is the one place that knows which way round a mask is: **True = the query may look at the key**. A mask is made
 once and passed; it is immutable, equal to any mask written alike, and prints as the expression that rebuilds it.
 Queries and keys are counted in absolute positions, so the mask of one cached decoding step (`first_query=t`) is row t
-of the whole one. Nothing here holds queries x keys cells but what `dense` and `additive` hand out.
+of the whole one. Queries x keys cells are held by `dense` and `additive`, and by `broadcast` where both matter, alone.
 """
 
 from abc import ABC, abstractmethod
@@ -15,14 +15,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pellucid.errors import MaskError
+from pellucid.masks.sizes import check_size, row_strips
 from pellucid.shapes import Look
 
 __all__ = ["Index", "Mask"]
 
 Index = Int[Tensor, "..."]
 """Positions of samples, heads, queries or keys, shaped so that the four broadcast against each other."""
-
-CELLS = 2**22  # that are looked at together where a mask is counted
 
 
 class Mask(ABC):
@@ -78,7 +77,7 @@ class Mask(ABC):
         Raises:
             MaskError: a size is negative, or past what the mask knows.
         """
-        self._check_size(queries, keys, first_query)
+        self.require(queries, keys, first_query)
         return self.see(
             torch.arange(self.batch or 1, device=device).view(-1, 1, 1, 1),
             torch.arange(self.heads or 1, device=device).view(1, -1, 1, 1),
@@ -151,8 +150,13 @@ class Mask(ABC):
         >>> Window(before=1, after=1).counts(queries=4, keys=4).tolist()
         [[[2, 3, 3, 2]]]
         """
-        strips = [strip.sum(-1) for strip in self.strips(queries, keys, first_query)]
-        return torch.cat(strips, dim=-1)
+        counts = []
+        self.require(queries, keys, first_query)
+        for rows, row in row_strips(self._cells_a_row(keys), queries, first_query):
+            look = self.broadcast(rows, keys, row)  # what speaks of keys alone is counted once for all queries
+            seen = look.count_nonzero(dim=-1) * (keys if look.shape[-1] == 1 else 1)
+            counts.append(seen.expand(self.batch or 1, self.heads or 1, rows))
+        return torch.cat(counts, dim=-1)
 
     def density(self, queries: int, keys: int, first_query: int = 0) -> float:
         """The share of all cells, over samples and heads, in which the query may look; 0 where there is no cell.
@@ -166,10 +170,20 @@ class Mask(ABC):
 
     def strips(self, queries: int, keys: int, first_query: int = 0) -> Iterator[Bool[Tensor, "batch heads _rows key"]]:
         """The rows of `dense`, a few at a time, so that no more than some million cells are ever held."""
-        self._check_size(queries, keys, first_query)
-        rows = max(1, CELLS // max(1, (self.batch or 1) * (self.heads or 1) * keys))
-        for row in range(0, queries, rows) or (0,):
-            yield self.dense(min(rows, queries - row), keys, first_query + row)
+        self.require(queries, keys, first_query)
+        for rows, row in row_strips(self._cells_a_row(keys), queries, first_query):
+            yield self.dense(rows, keys, row)
+
+    def _cells_a_row(self, keys: int) -> int:
+        return (self.batch or 1) * (self.heads or 1) * keys
+
+    def require(self, queries: int, keys: int, first_query: int) -> None:
+        """Refuse sizes that no mask has, and those past what this one knows."""
+        check_size(lambda: repr(self), self.known, (queries, keys, first_query))
+
+    def told(self, batch: int | None, heads: int | None) -> "Mask":  # noqa: ARG002
+        """The same mask, any function in it told how many samples and heads there are where it was not."""
+        return self
 
     def draw(
         self,
@@ -219,17 +233,18 @@ class Mask(ABC):
         """The mask as keyword arguments for somebody else's attention; see `pellucid.masks.conventions`.
 
         Args:
-            convention: "sdpa", "multihead_attention", "flex", "transformers", "keras", "flax", "jax" or "band_part".
+            convention: "sdpa", "multihead_attention", "flex", "transformers", "keras", "flax", "jax" or "band_part";
+                `masks.seq2seq(...).to("transformer", ...)` converts three at once.
             queries: rows of the attention.
             keys: columns of the attention.
             first_query: the absolute position of row 0, as of a cached step.
             batch: samples, where the library must be told and the mask treats all alike.
             heads: heads, likewise.
-            dtype: a float type for an additive mask, where the library takes both; None gives bool.
+            dtype: a float type for an additive mask, where the library takes both; None gives what it takes first.
             device: where tensors are made.
             causal_model: for "transformers", whether the model hides the future by itself.
-            blind: what to do where a row sees nothing and the library's answer differs from ours: "warn" says what it
-                does with it, "refuse" raises, "ignore" does not look.
+            blind: what to do where a row sees nothing: "warn" says what the library does with it, "refuse" raises,
+                "ignore" does not look.
 
         Raises:
             MaskError: the library has no such mask, or a row is blind and `blind` is "refuse".
@@ -243,30 +258,17 @@ class Mask(ABC):
         target = Target(queries, keys, first_query, batch, heads, dtype, device, causal_model, blind)
         return export(self, convention, target)
 
-    def _check_size(self, queries: int, keys: int, first_query: int) -> None:
-        """Refuse sizes that no mask has, and those past what this one knows."""
-        if queries < 0 or keys < 0 or first_query < 0:
-            raise MaskError(
-                f"a mask was asked for {queries} queries from position {first_query} and {keys} keys, "
-                "but sizes and positions are never negative; give counts from 0 up"
-            )
-        for what, known, asked in zip(("queries", "keys"), self.known, (first_query + queries, keys), strict=True):
-            if known is not None and asked > known:
-                raise MaskError(
-                    f"{self!r} knows {known} {what} and was asked for {asked}; ask for fewer, or make it from more"
-                )
-
     def __and__(self, other: "Mask") -> "Mask":
         """What both let a query see."""
-        from pellucid.masks.joins import And, combine
+        from pellucid.masks.joins import And, combine, is_mask
 
-        return combine(And, self, other) if isinstance(other, Mask) else NotImplemented
+        return combine(And, self, other) if is_mask(other) else NotImplemented
 
     def __or__(self, other: "Mask") -> "Mask":
         """What either lets a query see."""
-        from pellucid.masks.joins import Or, combine
+        from pellucid.masks.joins import Or, combine, is_mask
 
-        return combine(Or, self, other) if isinstance(other, Mask) else NotImplemented
+        return combine(Or, self, other) if is_mask(other) else NotImplemented
 
     def __invert__(self) -> "Mask":
         """What this one hides."""
@@ -276,11 +278,11 @@ class Mask(ABC):
 
     def __sub__(self, other: "Mask") -> "Mask":
         """What this one lets a query see and the other does not."""
-        return self & ~other if isinstance(other, Mask) else NotImplemented
+        return self & ~other if isinstance(other, Mask) else self & other
 
     def __xor__(self, other: "Mask") -> "Mask":
         """What exactly one of the two lets a query see."""
-        return (self - other) | (other - self) if isinstance(other, Mask) else NotImplemented
+        return (self - other) | (other - self) if isinstance(other, Mask) else self & other
 
     def __le__(self, other: "Mask") -> bool:
         """Whether this one lets no query see more than the other does, at any size.

@@ -12,7 +12,7 @@ from torch import Tensor
 from pellucid.errors import MaskError
 from pellucid.masks.algebra import Index, Mask
 
-__all__ = ["And", "Join", "Not", "Or", "agreed", "combine"]
+__all__ = ["And", "Join", "Not", "Or", "agreed", "combine", "is_mask", "least_known"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,10 @@ class Not(Mask):
     def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:
         """The inverse of the part, simplified."""
         return ~self.part.within(queries, keys, first_query)
+
+    def told(self, batch: int | None, heads: int | None) -> Mask:
+        """The inverse of the part that was told."""
+        return ~self.part.told(batch, heads)
 
     def __invert__(self) -> Mask:
         return self.part
@@ -85,6 +89,10 @@ class Join(Mask):
     def known(self) -> tuple[int | None, int | None]:
         """What every part knows."""
         return least_known(self.parts)
+
+    def told(self, batch: int | None, heads: int | None) -> Mask:
+        """The parts, each of them told."""
+        return type(self)(*(part.told(batch, heads) for part in self.parts))
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and set(self.parts) == set(getattr(other, "parts", ()))
@@ -163,3 +171,17 @@ def least_known(parts: tuple[Mask, ...]) -> tuple[int | None, int | None]:
 
 def _bracketed(mask: Mask, binds: int) -> str:
     return f"({mask!r})" if mask._binds < binds else repr(mask)
+
+
+def is_mask(other: object) -> bool:
+    """Whether it can be joined; a tensor is refused with advice.
+
+    Raises:
+        MaskError: it is a tensor.
+    """
+    if isinstance(other, Tensor):
+        raise MaskError(
+            f"a mask was joined with a tensor of shape {tuple(other.shape)}, but masks are joined with masks; wrap it in "
+            "Dense(...), or read it with masks.read(...)"
+        )
+    return isinstance(other, Mask)

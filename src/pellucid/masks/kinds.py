@@ -60,11 +60,14 @@ class Window(Mask):
     after: int
 
     def __post_init__(self) -> None:
-        if self.before < 0 or self.after < 0:
+        numbers = whole_numbers((self.before, self.after))
+        if numbers is None:
             raise MaskError(
                 f"Window was given before={self.before}, after={self.after}, but both count keys beside the query; "
                 "give numbers from 0 up"
             )
+        for name, number in zip(("before", "after"), numbers, strict=True):
+            object.__setattr__(self, name, number)  # a tensor's number would be another value than the number itself
 
     def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:  # noqa: ARG002
         """Nothing farther than the window reaches."""
@@ -172,8 +175,10 @@ def _counts_positions(mask: Chunked | Dilated) -> None:
     """Refuse a size or a step that is not a whole number from 1 up."""
     (field,) = fields(mask)
     given = getattr(mask, field.name)
-    if whole_numbers((given,)) is None or given < 1:
+    numbers = whole_numbers((given,), least=1)
+    if numbers is None:
         raise MaskError(
             f"{type(mask).__name__} was given the {field.name} {given!r}, but it counts positions; give a whole number "
             "from 1 up"
         )
+    object.__setattr__(mask, field.name, numbers[0])

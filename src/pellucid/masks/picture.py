@@ -24,7 +24,7 @@ def draw(
     queries, keys, first = size
     rows, columns = labels("query_tokens", query_tokens, queries, first), labels("key_tokens", key_tokens, keys, 0)
     if max(queries, keys) > MOST:
-        return _by_blocks(mask, size)
+        return _by_blocks(mask, size, " (tokens are left out)" if query_tokens or key_tokens else "")
     looks = mask.dense(*size)
     lines = [f"{mask!r}   rows: queries, columns: keys, ■ may look, · may not"]
     for name, look in parts_named(looks):
@@ -45,7 +45,7 @@ def labels(name: str, tokens: Sequence[str] | None, count: int, first: int) -> l
     if isinstance(tokens, str) or len(tokens) != count:
         raise MaskError(f"{len(tokens)} {name} were given for {count} positions; give a list with one for each")
     # A character that moves the cursor would tear the picture apart.
-    return ["".join(letter if letter.isprintable() else "�" for letter in token) for token in tokens]
+    return ["".join(letter if letter.isprintable() else "�" for letter in str(token)) for token in tokens]
 
 
 def parts_named(looks: Bool[Tensor, "batch heads _query _key"]) -> list[tuple[str, Bool[Tensor, "_query _key"]]]:
@@ -82,17 +82,19 @@ def _to_the_left(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
 
 
-def _by_blocks(mask: Mask, size: Size) -> str:
+def _by_blocks(mask: Mask, size: Size, end: str) -> str:
     """A large mask, each mark a block of cells: full, partial or empty."""
     queries, keys, first = size
     tall, wide = -(-queries // MOST) if queries > MOST else 1, -(-keys // MOST) if keys > MOST else 1
     lines = [
         f"{mask!r}   rows: {queries:,} queries, {tall:,} to a line, columns: {keys:,} keys, {wide:,} to a mark, "
-        "█ may look, ▒ may look at some, · may not"
+        f"█ may look, ▒ may look at some, · may not{end}"
     ]
-    counts = torch.cat(
-        [_sums(mask.dense(min(tall, queries - row), keys, first + row), wide) for row in range(0, queries, tall)], dim=2
-    )
+    lines_of_blocks = []
+    for row in range(0, queries, tall):  # each line of blocks is looked at by strips, however many samples there are
+        strips = mask.strips(min(tall, queries - row), keys, first + row)
+        lines_of_blocks.append(torch.stack([_sums(strip, wide) for strip in strips]).sum(0))
+    counts = torch.cat(lines_of_blocks, dim=2)
     room = _sums(torch.ones(1, 1, 1, keys, dtype=torch.bool), wide)[0, 0, 0].tolist()
     for name, seen in parts_named(counts):
         lines += [name] * bool(name)
@@ -107,9 +109,9 @@ def _by_blocks(mask: Mask, size: Size) -> str:
 
 def _sums(cells: Bool[Tensor, "batch heads _query _key"], wide: int) -> Tensor:
     """How many cells are seen in each block of so many columns, all rows together."""
-    columns = cells.sum(2)
-    spare = -columns.shape[-1] % wide
-    return torch.nn.functional.pad(columns, (0, spare)).unflatten(-1, (-1, wide)).sum(-1)[:, :, None]
+    columns = cells.count_nonzero(dim=2)
+    padded = torch.nn.functional.pad(columns, (0, -columns.shape[-1] % wide))
+    return padded.reshape(*padded.shape[:2], -1, wide).sum(-1)[:, :, None]
 
 
 def _mark(count: int, room: int) -> str:

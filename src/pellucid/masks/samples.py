@@ -3,6 +3,7 @@
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -12,7 +13,7 @@ from pellucid.errors import MaskError
 from pellucid.masks.algebra import Index, Mask
 from pellucid.masks.joins import agreed, least_known
 from pellucid.masks.kinds import Full
-from pellucid.masks.numbers import whole_numbers
+from pellucid.masks.numbers import FARTHEST, any_tensor, whole_numbers
 
 __all__ = ["Heads", "Padding", "Prefix", "Segments"]
 
@@ -41,8 +42,12 @@ class Padding(Mask):
         object.__setattr__(self, "lengths", _one_for_each_sample("Padding", lengths, "count the real tokens of each"))
 
     @staticmethod
-    def from_tokens(tokens: Int[Tensor, "batch key"], pad_id: int = 0) -> Mask:
+    def from_tokens(tokens: Any, pad_id: int = 0) -> Mask:
         """The mask that hides every `pad_id`, wherever it stands.
+
+        Args:
+            tokens: (batch, keys) ids, in a tensor, an array or lists.
+            pad_id: the id that is padding.
 
         Returns:
             `Padding(lengths)` where all padding is on the right, `~Padding(pads)` where it is on the left, and a
@@ -53,7 +58,7 @@ class Padding(Mask):
         >>> Padding.from_tokens(torch.tensor([[0, 7, 8], [0, 0, 9]]))
         ~Padding((1, 2))
         """
-        return Padding.from_keep(tokens != pad_id)
+        return Padding.from_keep(any_tensor(tokens, "Padding.from_tokens") != pad_id)
 
     @staticmethod
     def from_keep(keep: Bool[Tensor, "batch key"]) -> Mask:
@@ -152,7 +157,7 @@ class Segments(Mask):
     def __init__(self, ids: Sequence[Sequence[int]] | Int[Tensor, "batch length"]) -> None:
         rows = ids.tolist() if isinstance(ids, Tensor) else ids
         try:
-            numbers = [whole_numbers(row) for row in rows]
+            numbers = [whole_numbers(row, least=-FARTHEST) for row in rows]
         except TypeError:
             numbers = []
         whole = tuple(row for row in numbers if row is not None)
@@ -192,7 +197,7 @@ class Segments(Mask):
 
     def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:
         """Everything, where each sample's window lies in one document."""
-        self._check_size(queries, keys, first_query)
+        self.require(queries, keys, first_query)
         alone = all(len({*row[:keys], *row[first_query : first_query + queries]}) <= 1 for row in self.ids)
         return Full() if alone else self
 
@@ -212,10 +217,10 @@ class Heads(Mask):
     masks: tuple[Mask, ...]
 
     def __init__(self, masks: Sequence[Mask]) -> None:
-        parts = tuple(masks)
+        parts = () if isinstance(masks, Mask) else tuple(masks)
         if not parts or any(not isinstance(part, Mask) or part.heads is not None for part in parts):
             raise MaskError(
-                f"Heads was given {reprlib.repr(parts)}, but it needs a mask for each head that treats all heads alike; "
+                f"Heads was given {reprlib.repr(masks)}, but it needs a mask for each head that treats all heads alike; "
                 "give one for each head"
             )
         agreed("samples", [part.batch for part in parts], parts)
@@ -249,7 +254,11 @@ class Heads(Mask):
     def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:
         """The heads' masks, simplified; one mask for all, where they come to the same."""
         parts = [part.within(queries, keys, first_query) for part in self.masks]
-        return parts[0] if len(set(parts)) == 1 and parts[0].sees_everything else Heads(parts)
+        return parts[0] if len(set(parts)) == 1 else Heads(parts)
+
+    def told(self, batch: int | None, heads: int | None) -> Mask:  # noqa: ARG002
+        """The heads' masks, each told the samples; which head it is they do not ask."""
+        return Heads([part.told(batch, None) for part in self.masks])
 
 
 def _one_for_each_sample(kind: str, given: object, advice: str) -> tuple[int, ...]:

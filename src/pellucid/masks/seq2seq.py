@@ -1,6 +1,9 @@
 """The three masks of an encoder-decoder, made from the lengths of a batch and nothing else."""
 
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from pellucid.errors import MaskError
 from pellucid.masks.algebra import Mask
@@ -24,6 +27,54 @@ class Seq2SeqMasks:
     encoder: Mask
     decoder: Mask
     cross: Mask
+
+    def to(
+        self,
+        convention: str,
+        *,
+        source: int,
+        target: int,
+        batch: int | None = None,
+        heads: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        blind: str = "warn",
+    ) -> dict[str, Any]:
+        """The three masks as keyword arguments for somebody else's encoder-decoder.
+
+        Args:
+            convention: "transformer", for `torch.nn.Transformer.forward`.
+            source: source positions, S.
+            target: target positions, T.
+            batch: samples, where the library must be told and no mask tells.
+            heads: heads, likewise.
+            dtype: a float type for additive masks; None gives bool.
+            device: where tensors are made.
+            blind: what to do where a row sees nothing, as in `Mask.to`.
+
+        Returns:
+            All nine arguments, None or False where there is nothing to hide: `src_mask` (S, S), `tgt_mask` (T, T),
+            `memory_mask` (T, S), each also as (batch * heads, ...) where samples or heads differ;
+            `src_key_padding_mask` (batch, S), `tgt_key_padding_mask` (batch, T), `memory_key_padding_mask` (batch, S);
+            `src_is_causal`, `tgt_is_causal`, `memory_is_causal`.
+
+        Raises:
+            MaskError: the library has no such masks, or a row is blind and `blind` is "refuse".
+
+        >>> nine = seq2seq(source_lengths=(5, 3)).to("transformer", source=5, target=4)
+        >>> [name for name, value in nine.items() if value is not None and value is not False]
+        ['tgt_mask', 'src_key_padding_mask', 'memory_key_padding_mask', 'tgt_is_causal']
+        """
+        from pellucid.masks.conventions.transformer import export_transformer
+
+        if convention != "transformer":
+            raise MaskError(
+                f"three masks were to be converted for '{convention}', but only 'transformer' takes three; name it, or "
+                "convert .encoder, .decoder and .cross one by one"
+            )
+        return export_transformer(
+            self, source=source, target=target, batch=batch, heads=heads, dtype=dtype, device=device, blind=blind
+        )
 
 
 def seq2seq(source_lengths: Lengths | None = None, target_lengths: Lengths | None = None) -> Seq2SeqMasks:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Shaped
+from jaxtyping import Bool
 from torch import Tensor
 
 from pellucid.errors import MaskError
 from pellucid.masks.algebra import Index, Mask
+from pellucid.masks.numbers import any_tensor
 
 __all__ = ["Dense", "MaskMod", "Predicate"]
 
@@ -22,8 +23,8 @@ class Dense(Mask):
     """A mask that is a tensor, copied: True = may look. Equal to another of the same shape and content.
 
     Args:
-        cells: (Q, K), (batch, Q, K) or (batch, heads, Q, K), bool; row 0 is the query at position 0. An axis of size 1
-            speaks of every sample, head, query or key alike.
+        cells: a tensor or an array (Q, K), (batch, Q, K) or (batch, heads, Q, K), bool; row 0 is the query at position 0.
+            An axis of size 1 speaks of every sample, head, query or key alike.
 
     Raises:
         MaskError: not a bool tensor of such a shape.
@@ -32,11 +33,12 @@ class Dense(Mask):
     'Dense(2 x 2, 3 of 4 seen)'
     """
 
-    cells: Bool[Tensor, "batch heads query key"]
+    _cells: Bool[Tensor, "batch heads query key"]
     note: str
     """What was near it, where `recognise` found no expression; it plays no part in equality."""
 
-    def __init__(self, cells: Shaped[Tensor, "..."], note: str = "") -> None:
+    def __init__(self, cells: Any, note: str = "") -> None:
+        cells = any_tensor(cells, "Dense")
         if cells.dtype != torch.bool:
             raise MaskError(
                 f"Dense was given a tensor of {cells.dtype}, but a mask is bool, True = may look; convert it with "
@@ -48,44 +50,49 @@ class Dense(Mask):
                 "(batch, heads, Q, K); give two to four axes"
             )
         full = cells if cells.dim() == 4 else cells[None, None] if cells.dim() == 2 else cells[:, None]
-        object.__setattr__(self, "cells", full.detach().cpu().clone())
+        object.__setattr__(self, "_cells", full.detach().cpu().clone())
         object.__setattr__(self, "note", note)
 
+    @property
+    def cells(self) -> Bool[Tensor, "batch heads query key"]:
+        """A copy of the tensor, with four axes: what is done to it does nothing to the mask."""
+        return self._cells.clone()
+
     def __repr__(self) -> str:
-        ones = next(place for place, size in enumerate((*self.cells.shape[:2], 0)) if size != 1)
-        size = " x ".join(str(size) for size in self.cells.shape[ones:])
-        seen = f"{int(self.cells.sum()):,} of {self.cells.numel():,} seen"
+        ones = next(place for place, size in enumerate((*self._cells.shape[:2], 0)) if size != 1)
+        size = " x ".join(str(size) for size in self._cells.shape[ones:])
+        seen = f"{int(self._cells.count_nonzero()):,} of {self._cells.numel():,} seen"
         return f"Dense({size}, {seen}{'; ' * bool(self.note)}{self.note})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Dense) and torch.equal(self.cells, other.cells)
+        return isinstance(other, Dense) and torch.equal(self._cells, other._cells)
 
     def __hash__(self) -> int:
-        return hash((self.cells.shape, self.cells.numpy().tobytes()))
+        return hash((self._cells.shape, self._cells.numpy().tobytes()))
 
     @property
     def batch(self) -> int | None:
         """As many samples as the tensor has; None where it has one, which speaks of all."""
-        return None if self.cells.shape[0] == 1 else self.cells.shape[0]
+        return None if self._cells.shape[0] == 1 else self._cells.shape[0]
 
     @property
     def heads(self) -> int | None:
         """As many heads as the tensor has; None where it has one, which speaks of all."""
-        return None if self.cells.shape[1] == 1 else self.cells.shape[1]
+        return None if self._cells.shape[1] == 1 else self._cells.shape[1]
 
     @property
     def known(self) -> tuple[int | None, int | None]:
         """The tensor's rows and columns; None where it has one, which speaks of all."""
-        queries, keys = self.cells.shape[2:]
+        queries, keys = self._cells.shape[2:]
         return None if queries == 1 else queries, None if keys == 1 else keys
 
     def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:
         """The tensor's own cells."""
         places = [
             torch.zeros_like(index) if size == 1 else index
-            for index, size in zip((b, h, q, k), self.cells.shape, strict=True)
+            for index, size in zip((b, h, q, k), self._cells.shape, strict=True)
         ]
-        return self.cells.to(k.device)[places[0], places[1], places[2], places[3]]
+        return self._cells.to(k.device)[places[0], places[1], places[2], places[3]]
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -97,8 +104,8 @@ class Predicate(Mask):
 
     Args:
         mask_mod: the function.
-        batch: samples that it tells apart, if it does.
-        heads: heads that it tells apart, if it does.
+        batch: samples that it tells apart, if it does; left out, `dense` asks it of sample 0 alone.
+        heads: heads that it tells apart, likewise.
 
     Raises:
         MaskError: when it is asked for cells, that the function gives something else than one truth value for each.
@@ -133,13 +140,20 @@ class Predicate(Mask):
         """Heads that the function was said to tell apart."""
         return self.heads_apart
 
+    def told(self, batch: int | None, heads: int | None) -> Mask:
+        """The same function, for so many samples and heads where it was not said how many."""
+        return Predicate(self.mask_mod, self.samples or batch, self.heads_apart or heads)
+
     def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:
         """What the function says, asked one cell at a time."""
         indices = (b, h, q, k)
         rank = max(index.dim() for index in indices)
         shapes = [(1,) * (rank - index.dim()) + tuple(index.shape) for index in indices]
+        wanted = [0 if 0 in sizes else max(sizes) for sizes in zip(*shapes, strict=True)]
         # An axis is mapped over in those indices that vary along it; in the others it has size 1 and is dropped.
         varies = [[shape[axis] != 1 for shape in shapes] for axis in range(rank)]
+        if 0 in wanted:
+            return torch.zeros(wanted, dtype=torch.bool, device=k.device)
         mapped = self.mask_mod
         for axis in reversed(range(rank)):
             if any(varies[axis]):
@@ -148,7 +162,6 @@ class Predicate(Mask):
             index.reshape([size for size in shape if size != 1]) for index, shape in zip(indices, shapes, strict=True)
         ]
         seen = mapped(*given)
-        wanted = [max(shape[axis] for shape in shapes) if any(varies[axis]) else 1 for axis in range(rank)]
         if not isinstance(seen, Tensor) or seen.dtype != torch.bool or seen.numel() != torch.Size(wanted).numel():
             what = f"{seen.dtype} of shape {tuple(seen.shape)}" if isinstance(seen, Tensor) else repr(seen)
             raise MaskError(

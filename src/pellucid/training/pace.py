@@ -18,8 +18,8 @@ from pellucid.training.stream import BatchStream
 
 __all__ = ["choose", "plausible", "seconds_per_step"]
 
-LAPS, MOST_SECONDS = 12, 8.0
-SHARE = 16  # every sixteenth row of a batch shows which precision is hopeless
+LAPS, MOST_SECONDS = 12, 4.0
+ROWS = 512  # states in the product that shows which precision is hopeless
 HOPELESS = 1.5
 
 CHOICES = ("float32", "bfloat16")
@@ -42,7 +42,7 @@ def choose(config: RunConfig, examples: Sequence[Example], device: torch.device,
     if settings.precision != "auto" and settings.minutes is None:
         return config
     named = CHOICES if settings.precision == "auto" else (settings.precision,)
-    left = plausible(config, examples, device, named) if len(named) > 1 else named
+    left = plausible(config, device, named) if len(named) > 1 else named
     # Whole steps take a while, and are timed only where something hangs on them.
     timed = len(left) > 1 or settings.minutes is not None
     seconds = seconds_per_step(config, examples, device, left) if timed else dict.fromkeys(left, 0.0)
@@ -54,19 +54,23 @@ def choose(config: RunConfig, examples: Sequence[Example], device: torch.device,
     return config.replace(training=settings.replace(**changes))
 
 
-def plausible(
-    config: RunConfig, examples: Sequence[Example], device: torch.device, precisions: Sequence[str]
-) -> tuple[str, ...]:
-    """The precisions that are not plainly slower than the fastest, tried on a few rows of a batch.
+def plausible(config: RunConfig, device: torch.device, precisions: Sequence[str]) -> tuple[str, ...]:
+    """The precisions that are not plainly slower than the fastest, tried on one product of the model's own widths.
 
-    On a processor without bfloat16 products a single whole step of it takes longer than all other timing.
+    On a processor without bfloat16 products a single whole step of it would take longer than all other timing.
     """
-    stream, objective, update = _trial(config, examples, device, precisions)
-    few = stream.take().part(0, SHARE).to(device)
-    quick: dict[str, float] = {}
-    for _ in range(2):  # the first time warms up
-        quick = {name: _step(objective, update, few, name) for name in precisions}
+    quick = {name: min(_product(config, device, name) for _ in range(3)) for name in precisions}
     return tuple(name for name in precisions if quick[name] <= HOPELESS * min(quick.values()))
+
+
+def _product(config: RunConfig, device: torch.device, precision: str) -> float:
+    """Seconds of one product as in the feed-forward block."""
+    states = torch.ones(ROWS, config.model.d_model, dtype=getattr(torch, precision), device=device)
+    weights = torch.ones(config.model.d_model, config.model.d_ff, dtype=states.dtype, device=device)
+    float(states[0, 0])  # a device may run behind
+    began = time.perf_counter()
+    float((states @ weights)[0, 0])
+    return time.perf_counter() - began
 
 
 def seconds_per_step(
@@ -76,7 +80,11 @@ def seconds_per_step(
 
     A model of its own is trained and thrown away; the caller's is not touched.
     """
-    stream, objective, update = _trial(config, examples, device, precisions)
+    stream = BatchStream(examples, batch_tokens=config.data.batch_tokens, seed=config.training.seed)
+    objective = Objective(Transformer(config.model).to(device), config.training.label_smoothing)
+    if "float64" in precisions:  # it is asked for alone
+        objective = objective.double()
+    update = optimizer(objective.parameters(), config.training)
     taken: dict[str, list[float]] = {name: [] for name in precisions}
     ends = time.perf_counter() + MOST_SECONDS
     for lap in range(LAPS + 1):
@@ -88,17 +96,6 @@ def seconds_per_step(
         if lap and time.perf_counter() > ends:
             break
     return {name: statistics.median(times) * config.training.accumulate for name, times in taken.items()}
-
-
-def _trial(
-    config: RunConfig, examples: Sequence[Example], device: torch.device, precisions: Sequence[str]
-) -> tuple[BatchStream, Objective, torch.optim.Optimizer]:
-    """Batches, and a model to try them on."""
-    stream = BatchStream(examples, batch_tokens=config.data.batch_tokens, seed=config.training.seed)
-    objective = Objective(Transformer(config.model).to(device), config.training.label_smoothing)
-    if "float64" in precisions:  # it is asked for alone
-        objective = objective.double()
-    return stream, objective, optimizer(objective.parameters(), config.training)
 
 
 def _step(objective: Objective, update: torch.optim.Optimizer, batch: Batch, precision: str) -> float:

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch, Rectangle
 from torch import Tensor
 
 from pellucid.errors import ConfigError, MaskError, ShapeError
+from pellucid.masks import Mask
 from pellucid.view.figure import BLUE, GREY, INK, VERMILLION, entitle, sheet
 from pellucid.view.grid import cell_size, draw_grid, labels_or_numbers, margin
 from pellucid.view.labels import Lettering, letter
@@ -25,27 +26,36 @@ TITLES = {
 
 
 def mask(
-    look: Shaped[Tensor, "*ones query key"],
+    look: Shaped[Tensor, "*ones query key"] | Mask,
     rows: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
     title: str | None = None,
+    *,
+    queries: int | None = None,
+    keys: int | None = None,
 ) -> Figure:
     """Draw one mask: a row for each query, a column for each key, blue where the query may look.
 
     Args:
-        look: (Q, K) or (1, 1, Q, K), bool, True = may look.
+        look: (Q, K) or (1, 1, Q, K), bool, True = may look; or a mask of one sample and head, with its size.
         rows: Q labels of the queries; numbers where left out.
         columns: K labels of the keys; numbers where left out.
-        title: stands over the picture.
+        title: stands over the picture; of a mask, the mask itself where left out.
+        queries: how many rows of a mask to draw.
+        keys: how many columns.
 
     Raises:
-        MaskError: a mask that is not bool.
+        MaskError: a tensor that is not bool, or a mask without its size.
         ShapeError: several masks in one tensor, or labels that do not match it.
 
     >>> causal = torch.ones(5, 5, dtype=torch.bool).tril()
     >>> mask(causal, rows=list("abcde"), title="causal").axes[0].get_ylabel()
     'query (looks)'
     """
+    if isinstance(look, Mask):
+        if queries is None or keys is None:
+            raise MaskError(f"{look!r} was to be drawn without its size; give queries and keys")
+        look, title = look.dense(queries, keys), title or repr(look)
     panel = _panel("mask", look, rows, columns)
     lettering = letter([*panel[1], *panel[2], title or ""])
     return _draw([("", *panel)], lettering, title)

@@ -2,19 +2,20 @@
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from pellucid.errors import MaskError
 from pellucid.masks.algebra import Mask
+from pellucid.masks.seq2seq import Seq2SeqMasks
 
 __all__ = ["BlindRows", "Convention", "Given", "Target"]
 
 
 class BlindRows(UserWarning):
-    """A mask was exported with rows that see nothing, which the library treats otherwise than Pellucid."""
+    """A mask was exported with rows that see nothing, and what the library does with them is worth knowing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +90,13 @@ class Convention:
         meaning: which way round True is, and what else must be known, in a line.
         arguments: the names of its arguments, all that `read` takes.
         export: makes the arguments from a mask.
-        read: makes a mask from the arguments.
+        read: makes a mask from the arguments; three, where the arguments are an encoder-decoder's.
+        unread: arguments of the library that `read` does not take, each with the reason.
     """
 
     library: str
     meaning: str
     arguments: tuple[str, ...]
     export: Callable[[Mask, Target], dict[str, Any]]
-    read: Callable[[Given], Mask]
+    read: Callable[[Given], Mask | Seq2SeqMasks]
+    unread: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,120 @@
+"""`pellucid mask` draws, counts, converts and pictures a mask that was written as text; each slip has its sentence."""
+
+import ast
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+from pellucid import masks
+from pellucid.errors import ConfigError, MaskError
+from pellucid.jobs import mask as room
+from pellucid.jobs.mask import Size, arguments, describe, picture
+
+QUERIES, KEYS = 5, 7
+
+
+def test_a_mask_is_drawn_and_counted() -> None:
+    assert describe("causal & padding(2, 0)", Size(queries=3, keys=2, first_query=1)) == (
+        (masks.Causal() & masks.Padding((2, 0))).draw(3, 2, 1)
+        + "\n\n6 of 12 cells may be looked at (50.0%); each query sees 0 to 2 keys; 3 rows see nothing"
+    )
+    assert describe("full", Size(queries=0, keys=3)).endswith("\n\n0 of 0 cells may be looked at (0.0%)")
+
+
+@pytest.mark.parametrize(
+    ("expression", "size"),
+    [
+        ("causal", 8),
+        ("causal & padding(5, 3)", 5),
+        ("~padding(2, 11) | prefix(4)", 11),
+        ("causal | prefix(4, 13)", 13),
+        ("segments(0, 0, 1)", 3),
+        ("heads(causal, padding(3, 9))", 9),
+        ("padding(0, 0)", 8),
+    ],
+)
+def test_a_mask_s_own_numbers_say_how_large_it_is(expression: str, size: int) -> None:
+    assert Size().of(masks.parse(expression)) == (size, size, 0)
+    assert Size(queries=2, first_query=7).of(masks.parse(expression)) == (2, size, 7)
+    assert Size(queries=0, keys=0).of(masks.parse(expression)) == (0, 0, 0)
+
+
+def values(printed: str) -> dict[str, object]:
+    """What the printed lines would give if they were pasted: names and plain values, types looked at by the test."""
+    found = {}
+    for line in printed.split("\n"):
+        if not line.startswith("#"):
+            name, _, value = line.partition(" = ")
+            inside = value[value.index("(") + 1 : value.rindex(")")].partition("], dtype")[0] if "(" in value else value
+            found[name] = ast.literal_eval(inside + "]" * (inside.count("[") - inside.count("]")))
+    return found
+
+
+def test_arguments_are_printed_as_python() -> None:
+    size = Size(QUERIES, KEYS)
+    mask = masks.parse("causal & padding(6, 3)")
+    printed = arguments("causal & padding(6, 3)", size, "sdpa")
+    assert printed.startswith("# torch.nn.functional.scaled_dot_product_attention\n# bool: True = may look")
+    assert values(printed) == {"attn_mask": mask.dense(QUERIES, KEYS).tolist()}
+    assert arguments("causal", size, "sdpa").endswith("\nis_causal = True")
+    assert arguments("full", size, "sdpa").endswith("\n# no argument: nothing is hidden")
+
+
+def test_a_blind_row_is_told_among_the_arguments() -> None:
+    printed = arguments("padding(0, 2)", Size(2, 2), "sdpa")
+    assert "# Padding((0, 2)) lets query 0 of sample 0, head 0 look at nothing (2 such rows);" in printed
+
+
+@pytest.mark.parametrize(
+    ("value", "printed"),
+    [
+        (True, "True"),
+        (torch.tensor([True, False]), "torch.tensor([True, False])"),
+        (torch.tensor([1, 0]), "torch.tensor([1, 0])"),
+        (torch.tensor([0.5], dtype=torch.float64), "torch.tensor([0.5], dtype=torch.float64)"),
+        (torch.zeros(5000), "...  # torch.float32, shape (5000,)"),
+        (numpy.array([True]), "numpy.array([True])"),
+        (numpy.array([1], dtype=numpy.int32), "numpy.array([1], dtype='int32')"),
+        (numpy.zeros(5000), "...  # numpy float64, shape (5000,)"),
+        (1.5, "...  # 1.5"),
+    ],
+)
+def test_values_are_written_as_python_writes_them(value: object, printed: str) -> None:
+    assert room._literal(value) == printed
+
+
+@pytest.mark.parametrize("expression", ["causal", "causal & padding(5, 3)", "heads(causal, window(1, 1))"])
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_a_mask_is_put_in_a_picture(tmp_path: Path, expression: str, ending: str) -> None:
+    place = tmp_path / f"mask.{ending}"
+    picture(expression, Size(QUERIES, KEYS, 2), place)
+    start = place.read_bytes()[:200]
+    assert start.startswith(b"\x89PNG") if ending == "png" else b"<svg" in start or b"<?xml" in start
+    assert [path.name for path in tmp_path.iterdir()] == [place.name]
+
+
+@pytest.mark.parametrize(
+    ("expression", "size", "message"),
+    [
+        (
+            "causal",
+            Size(3000, 3),
+            r"1 masks of 3,000 queries and 3 keys was asked for, but it shows 1 to 6 of 1 to 2,048",
+        ),
+        ("causal", Size(0, 3), r"0 queries"),
+        ("padding(1, 2, 3, 4, 5, 6, 7)", Size(), r"a picture of 7 masks"),
+    ],
+)
+def test_what_no_picture_can_show_is_refused(tmp_path: Path, expression: str, size: Size, message: str) -> None:
+    with pytest.raises(MaskError, match=message):
+        picture(expression, size, tmp_path / "mask.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"mask\.jpg, but it is PNG or SVG"):
+        picture("causal", Size(), tmp_path / "mask.jpg")
+    with pytest.raises(ConfigError, match=r"nowhere/mask\.png cannot be written"):
+        picture("causal", Size(), tmp_path / "nowhere" / "mask.png")

@@ -1,0 +1,36 @@
+"""docs/masks.md is what its writer writes, and shows every kind and every convention."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pellucid import masks
+from pellucid.masks.conventions import CONVENTIONS
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+
+@pytest.fixture(scope="module")
+def writer() -> ModuleType:
+    """docs/write_masks.py, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location("write_masks", DOCS / "write_masks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_up_to_date(writer: ModuleType) -> None:
+    written = (DOCS / "masks.md").read_text(encoding="utf-8")
+    assert written == writer.written(), "the code says otherwise: python docs/write_masks.py"
+
+
+def test_the_page_shows_every_kind_and_every_convention(writer: ModuleType) -> None:
+    page = writer.written()
+    kinds = [name for name, one in vars(masks).items() if isinstance(one, type) and issubclass(one, masks.Mask)]
+    assert len(kinds) == 13
+    assert [kind for kind in kinds if kind != "Mask" and f"{kind}(" not in page] == []
+    assert [name for name in CONVENTIONS if page.count(f"| `{name}` |") < (1 if name == "transformer" else 2)] == []

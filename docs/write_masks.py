@@ -20,6 +20,12 @@ PAGE = Path(__file__).with_name("masks.md")
 QUERIES = KEYS = 6
 HEADS = 2
 
+
+def odd_or_before(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:  # noqa: ARG001
+    """Odd keys, and those before the query: a mask_mod as people write them."""
+    return (k % 2 == 1) | (k <= q)
+
+
 OPENING = """\
 # Masks
 
@@ -51,45 +57,76 @@ queries and {keys} keys; the table says what `mask.to(library, ...)` hands out f
 masks. A library's own shortcut is used exactly where it is equal.
 """
 
-KINDS: list[tuple[str, str, str]] = [
-    ("Full()", "True", "Every query sees every key."),
-    ("Causal()", "k <= q", "A decoder's self-attention: nothing ahead of the query."),
-    (
-        "Window(before=2, after=1)",
-        "q - before <= k <= q + after",
-        "Local attention. `before` and `after` count the keys beside the query, which always sees itself: the window of W "
-        "of other libraries may be W, W + 1 or 2 W + 1 keys.",
-    ),
-    (
-        "Padding((6, 3))",
-        "k < lengths[b]",
-        "Real keys, padding on the right. `Padding.from_tokens` finds out where padding stands.",
-    ),
-    ("~Padding((0, 2))", "k >= pads[b]", "Padding on the left, as decoder-only models are batched for generation."),
-    (
-        "Causal() | Prefix(3)",
-        "k <= q or k < lengths[b]",
-        "A prefix language model: the prefix is seen by all, the rest causally.",
-    ),
-    (
-        "Segments(((0, 0, 0, 1, 1, 2),)) & Causal()",
-        "ids[b][q] == ids[b][k]",
-        "Documents packed into one row, each blind to the others; here causal as well.",
-    ),
-    ("Chunked(2)", "q // size == k // size", "Attention inside chunks of `size` positions."),
-    ("Dilated(2)", "(q - k) % step == 0", "Every `step`-th key, counted from the query."),
-    (
-        "Global(0) | Window(before=1, after=1)",
-        "q in at or k in at",
-        "Longformer: some positions see all and are seen by all.",
-    ),
-    ("Heads((Causal(), Window(before=1, after=1)))", "head h uses masks[h]", "A mask of its own for each head."),
+KINDS: list[tuple[str, Mask, str, str]] = [
+    (kind, mask if isinstance(mask, Mask) else masks.parse(mask), formula, meaning)
+    for kind, mask, formula, meaning in (
+        ("Full", "full", "True", "Every query sees every key."),
+        ("Causal", "causal", "k <= q", "A decoder's self-attention: nothing ahead of the query."),
+        (
+            "Window",
+            "window(before=2, after=1)",
+            "q - 2 <= k <= q + 1",
+            "Local attention. `before` and `after` count the keys beside the query, which always sees itself: the window of "
+            "W of other libraries may be W, W + 1 or 2 W + 1 keys.",
+        ),
+        (
+            "Padding",
+            "padding(6, 3)",
+            "k < (6, 3)[b]",
+            "Real keys, padding on the right. `Padding.from_tokens` finds out where padding stands.",
+        ),
+        (
+            "Padding, on the left",
+            "~padding(0, 2)",
+            "not k < (0, 2)[b]",
+            "The inverse: as decoder-only models are batched for generation.",
+        ),
+        (
+            "Prefix",
+            "causal | prefix(3)",
+            "k <= q or k < 3",
+            "A prefix language model: the prefix is seen by all, the rest causally. Prefixes may differ by sample.",
+        ),
+        (
+            "Segments",
+            "segments(0, 0, 0, 1, 1, 2)",
+            "(0, 0, 0, 1, 1, 2)[q] == (0, 0, 0, 1, 1, 2)[k]",
+            "Documents packed into one row, each blind to the others; with `causal &` for a language model.",
+        ),
+        ("Chunked", "chunked(4)", "q // 4 == k // 4", "Attention inside chunks of so many positions."),
+        ("Dilated", "dilated(2)", "(q - k) % 2 == 0", "Every second key, counted from the query."),
+        (
+            "Global",
+            "global(0) | window(1, 1)",
+            "q == 0 or k == 0 or q - 1 <= k <= q + 1",
+            "Longformer: some positions see all and are seen by all.",
+        ),
+        (
+            "Heads",
+            "heads(causal, window(1, 1))",
+            "(k <= q, q - 1 <= k <= q + 1)[h]",
+            "A mask of its own for each head.",
+        ),
+        (
+            "Dense",
+            masks.Dense(torch.arange(6) % 3 != torch.arange(6)[:, None] % 3),
+            "k % 3 != q % 3",
+            "Anybody's bool tensor, copied; here one of (6, 6).",
+        ),
+        (
+            "Predicate",
+            masks.Predicate(odd_or_before),
+            "k % 2 == 1 or k <= q",
+            "Anybody's function, as FlexAttention takes it: `mask_mod(b, h, q, k)`.",
+        ),
+    )
 ]
 
 CLOSING = """\
-Two more kinds hold what others made: `Dense(tensor)` a bool tensor, and `Predicate(mask_mod)` a function as FlexAttention
-takes it. `masks.recognise(tensor)` goes the other way: it finds the shortest expression that gives a tensor, or says
-which cell spoiled the nearest.
+## Back from a tensor
+
+`masks.recognise(tensor)` finds the shortest expression that gives a tensor, or says which cell spoiled the nearest;
+`masks.difference(a, b, ...)` shows where two masks differ.
 
 ```python
 import torch
@@ -114,6 +151,12 @@ them; what can be read in two ways is refused with both shapes or both meanings 
 
 {conventions}
 
+A decoder-only model of Hugging Face hides the future by itself, and with `causal_model=True` is given no more than the
+keys: {causal_model}. `torch.nn.Transformer` is given three masks at once,
+`masks.seq2seq((5, 3), (4, 2)).to("transformer", source=5, target=4)`:
+
+{nine}
+
 A row that may look at nothing is zero in Pellucid, with finite gradients. Other libraries differ; `to` warns what they do
 where a mask has such a row, and `blind="refuse"` raises.
 """
@@ -125,17 +168,18 @@ def written() -> str:
     first = f"{look.draw(queries=4, keys=4)}\n{look.counts(queries=4, keys=4).tolist()}"
     parts = [OPENING.format(first=first, queries=QUERIES, keys=KEYS, heads=HEADS)]
     parts += [_kind(*kind) for kind in KINDS]
-    parts.append(CLOSING.format(last=_last(), conventions=_conventions()))
+    parts.append(CLOSING.format(last=_last(), conventions=_conventions(), nine=_nine(), causal_model=_causal_model()))
     return "\n".join(parts)
 
 
-def _kind(expression: str, formula: str, meaning: str) -> str:
+def _kind(kind: str, mask: Mask, formula: str, meaning: str) -> str:
     """One kind: its heading, formula, picture and exports."""
-    mask = masks.parse(expression)
-    picture = "\n".join(mask.draw(QUERIES, KEYS).split("\n")[1:])
+    title, *picture = mask.draw(QUERIES, KEYS).split("\n")
     rows = ["| library | arguments |", "| --- | --- |"]
     rows += [f"| `{name}` | {_arguments(mask, name)} |" for name in CONVENTIONS if name != "transformer"]
-    return f"### `{expression}`\n\n`{formula}`. {meaning}\n\n```text\n{picture}\n```\n\n" + "\n".join(rows) + "\n"
+    shown = "\n".join(picture)
+    head = f"### {kind}\n\n`{title.partition('   ')[0]}`: `{formula}`. {meaning}"
+    return f"{head}\n\n```text\n{shown}\n```\n\n" + "\n".join(rows) + "\n"
 
 
 def _arguments(mask: Mask, name: str) -> str:
@@ -143,8 +187,9 @@ def _arguments(mask: Mask, name: str) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BlindRows)
         # A row of torch's 3-D tensor stands for one sample and head, so it must be told how many there are.
-        told = {"batch": mask.batch or 1, "heads": mask.heads or HEADS} if name == "multihead_attention" else {}
-        made = mask.to(name, queries=QUERIES, keys=KEYS, **told)
+        rows = name == "multihead_attention"
+        batch, heads = (mask.batch or 1, mask.heads or HEADS) if rows else (None, None)
+        made = mask.to(name, queries=QUERIES, keys=KEYS, batch=batch, heads=heads)
     return ", ".join(f"`{argument}={_short(value)}`" for argument, value in made.items()) or "none: nothing is hidden"
 
 
@@ -166,6 +211,22 @@ def _last() -> str:
     lines.append(masks.recognise(look))
     difference = masks.difference(masks.Causal(), masks.Causal() & masks.Window(1, 0), queries=3, keys=3)
     return "\n".join(map(str, [*lines, difference]))
+
+
+def _causal_model() -> str:
+    """What a causal model is given for a padded batch."""
+    mask = masks.Causal() & masks.Padding((6, 3))
+    made = mask.to("transformers", queries=QUERIES, keys=KEYS, causal_model=True)
+    return f"`{mask!r}` becomes `attention_mask={_short(made['attention_mask'])}`"
+
+
+def _nine() -> str:
+    """The nine arguments of nn.Transformer."""
+    made = masks.seq2seq((5, 3), (4, 2)).to("transformer", source=5, target=4)
+    rows = [
+        f"| `{name}` | {value if isinstance(value, bool | None) else _short(value)} |" for name, value in made.items()
+    ]
+    return "\n".join(["| argument | value |", "| --- | --- |", *rows])
 
 
 def _conventions() -> str:

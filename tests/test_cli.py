@@ -237,18 +237,16 @@ def test_the_demo_is_handed_what_is_asked(shell: Shell, monkeypatch: pytest.Monk
 # --- how it is written ---------------------------------------------------------------------------------------
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(
-    shell: Shell, run_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pellucid.decoding.translate.WINDOW", 2)
+def test_a_file_is_replaced_whole_or_not_at_all(shell: Shell, run_folder: Path) -> None:
+    two = ("--read-ahead", 2)
     output = write("out.txt", "what was there before\n")
     given = b"cat\ncat\ncat\n\xff\n"
-    ended = shell("translate", run_folder, "--beam", 1, "--output", output, stdin=given)
+    ended = shell("translate", run_folder, "--beam", 1, *two, "--output", output, stdin=given)
     assert ended.status == 2
     assert "line 4 of standard input is not UTF-8" in ended.err
     assert output.read_bytes() == b"what was there before\n"
     assert list(Path().iterdir()) == [output]
-    seen = shell("translate", run_folder, "--beam", 1, stdin=given)
+    seen = shell("translate", run_folder, "--beam", 1, *two, stdin=given)
     assert len(lines(seen.out)) == 2  # standard output has what was done by then
     assert seen.err == ended.err
 

@@ -445,10 +445,18 @@ def test_transformer_computes_what_ours_does(triple: Seq2SeqMasks, norm_first: b
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-11)
 
 
-def test_transformer_is_given_the_arguments_it_needs() -> None:
-    assert seq2seq().to("transformer", source=5, target=7).keys() == {"tgt_mask", "tgt_is_causal"}
+NINE = [f"{one}_{what}" for what in ("mask", "key_padding_mask", "is_causal") for one in ("src", "tgt", "memory")]
+
+
+def test_transformer_is_given_all_nine_arguments() -> None:
+    silent = {name: False if name.endswith("is_causal") else None for name in NINE}
+    alone = seq2seq().to("transformer", source=5, target=7)
+    assert torch.equal(alone.pop("tgt_mask"), ~Causal().dense(7, 7)[0, 0])
+    assert {**alone, "tgt_mask": None} == {**silent, "tgt_is_causal": True}
     found = seq2seq((5, 3, 4), (7, 2, 5)).to("transformer", source=5, target=7, dtype=torch.float32)
+    assert list(found) == NINE
     assert {name: tuple(one.shape) if isinstance(one, Tensor) else one for name, one in found.items()} == {
+        **silent,
         "src_key_padding_mask": (3, 5),
         "tgt_mask": (7, 7),
         "tgt_is_causal": True,
@@ -456,9 +464,9 @@ def test_transformer_is_given_the_arguments_it_needs() -> None:
         "memory_key_padding_mask": (3, 5),
     }
     assert {one.dtype for one in found.values() if isinstance(one, Tensor)} == {torch.float32}
-    nine = {f"{one}_{what}" for one in ("src", "tgt", "memory") for what in ("mask", "key_padding_mask", "is_causal")}
     everywhere = Causal() & Padding((4, 3, 2))
-    assert Seq2SeqMasks(everywhere, everywhere, everywhere).to("transformer", source=5, target=7).keys() == nine
+    every = Seq2SeqMasks(everywhere, everywhere, everywhere).to("transformer", source=5, target=7)
+    assert not [name for name, value in every.items() if value is None or value is False]
     documents = Seq2SeqMasks(Full(), Heads((Full(), Causal())), Padding((5, 3, 4)))
     assert documents.to("transformer", source=5, target=7)["tgt_mask"].shape == (
         6,

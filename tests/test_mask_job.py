@@ -45,7 +45,7 @@ def values(printed: str) -> dict[str, object]:
     """What the printed lines would give if they were pasted: names and plain values, types looked at by the test."""
     found = {}
     for line in printed.split("\n"):
-        if not line.startswith("#"):
+        if not line.startswith(("#", "import ")):
             name, _, value = line.partition(" = ")
             inside = value[value.index("(") + 1 : value.rindex(")")].partition("], dtype")[0] if "(" in value else value
             found[name] = ast.literal_eval(inside + "]" * (inside.count("[") - inside.count("]")))

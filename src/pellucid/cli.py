@@ -265,14 +265,6 @@ def _lines_to(output: Path | None) -> Iterator[Callable[[str], None]]:
             draft.unlink(missing_ok=True)
 
 
-def _advice(error: typer.TyperException) -> str:
-    """What is wrong with a call, as one sentence that ends with where to look."""
-    message = error.format_message().rstrip(".")
-    context = getattr(error, "ctx", None)  # only an error about a command's own words has one
-    command = context.command_path if context else "pellucid"
-    return f"{message[:1].lower()}{message[1:]}; see `{command} --help`"
-
-
 def _fail(message: str) -> NoReturn:
     sys.stderr.write(f"pellucid: {' '.join(message.split())}\n")
     sys.exit(2)
@@ -290,7 +282,9 @@ def main() -> None:
     except typer.Exit as ended:
         sys.exit(ended.exit_code)
     except typer.TyperException as error:
-        _fail(_advice(error))
+        place = getattr(error, "ctx", None)  # only an error about a command's own words has one
+        said = error.format_message().rstrip(".")
+        _fail(f"{said[:1].lower()}{said[1:]}; see `{place.command_path if place else 'pellucid'} --help`")
     except PellucidError as error:
         _fail(str(error))
     except BrokenPipeError:

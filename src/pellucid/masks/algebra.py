@@ -152,14 +152,14 @@ class Mask(ABC):
         """
         counts = []
         self.require(queries, keys, first_query)
-        for rows, row in row_strips(self._cells_a_row(keys), queries, first_query):
+        for rows, row in row_strips((self.batch or 1) * (self.heads or 1) * keys, queries, first_query):
             look = self.broadcast(rows, keys, row)  # what speaks of keys alone is counted once for all queries
             seen = look.count_nonzero(dim=-1) * (keys if look.shape[-1] == 1 else 1)
             counts.append(seen.expand(self.batch or 1, self.heads or 1, rows))
         return torch.cat(counts, dim=-1)
 
     def density(self, queries: int, keys: int, first_query: int = 0) -> float:
-        """The share of all cells, over samples and heads, in which the query may look; 0 where there is no cell.
+        """The share of all cells in which the query may look; 0 where there is no cell.
 
         >>> from pellucid.masks import Causal
         >>> Causal().density(queries=4, keys=4)
@@ -171,11 +171,8 @@ class Mask(ABC):
     def strips(self, queries: int, keys: int, first_query: int = 0) -> Iterator[Bool[Tensor, "batch heads _rows key"]]:
         """The rows of `dense`, a few at a time, so that no more than some million cells are ever held."""
         self.require(queries, keys, first_query)
-        for rows, row in row_strips(self._cells_a_row(keys), queries, first_query):
+        for rows, row in row_strips((self.batch or 1) * (self.heads or 1) * keys, queries, first_query):
             yield self.dense(rows, keys, row)
-
-    def _cells_a_row(self, keys: int) -> int:
-        return (self.batch or 1) * (self.heads or 1) * keys
 
     def require(self, queries: int, keys: int, first_query: int) -> None:
         """Refuse sizes that no mask has, and those past what this one knows."""
@@ -202,7 +199,7 @@ class Mask(ABC):
             query_tokens: labels of the rows; their positions where left out.
             key_tokens: labels of the columns; their positions where left out.
 
-        A mask of more than 64 rows or columns is drawn by blocks: full, partial, empty.
+        A mask of more than 64 rows or columns is drawn by blocks: full, partial, empty; tokens are then left out.
 
         >>> from pellucid.masks import Causal
         >>> print(Causal().draw(queries=3, keys=3))
@@ -278,11 +275,11 @@ class Mask(ABC):
 
     def __sub__(self, other: "Mask") -> "Mask":
         """What this one lets a query see and the other does not."""
-        return self & ~other if isinstance(other, Mask) else self & other
+        return self & ~other if isinstance(other, Mask) else self.__and__(other)
 
     def __xor__(self, other: "Mask") -> "Mask":
         """What exactly one of the two lets a query see."""
-        return (self - other) | (other - self) if isinstance(other, Mask) else self & other
+        return (self - other) | (other - self) if isinstance(other, Mask) else self.__and__(other)
 
     def __le__(self, other: "Mask") -> bool:
         """Whether this one lets no query see more than the other does, at any size.

@@ -72,6 +72,9 @@ class Join(Mask):
     def __setattr__(self, name: str, value: object) -> Never:
         raise AttributeError(f"masks are values: '{name}' cannot be set; build another mask")
 
+    def __delattr__(self, name: str) -> Never:
+        raise AttributeError(f"masks are values: '{name}' cannot be deleted; build another mask")
+
     def __reduce__(self) -> tuple[type["Join"], tuple[Mask, ...]]:
         return type(self), self.parts
 

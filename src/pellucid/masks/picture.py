@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Shaped
 from rich.cells import cell_len
 from torch import Tensor
 
@@ -23,7 +23,7 @@ def draw(
     """The picture that `Mask.draw` promises."""
     queries, keys, first = size
     rows, columns = labels("query_tokens", query_tokens, queries, first), labels("key_tokens", key_tokens, keys, 0)
-    if max(queries, keys) > MOST:
+    if max(queries, keys) > MOST and queries:
         return _by_blocks(mask, size, " (tokens are left out)" if query_tokens or key_tokens else "")
     looks = mask.dense(*size)
     lines = [f"{mask!r}   rows: queries, columns: keys, ■ may look, · may not"]
@@ -48,7 +48,7 @@ def labels(name: str, tokens: Sequence[str] | None, count: int, first: int) -> l
     return ["".join(letter if letter.isprintable() else "�" for letter in str(token)) for token in tokens]
 
 
-def parts_named(looks: Bool[Tensor, "batch heads _query _key"]) -> list[tuple[str, Bool[Tensor, "_query _key"]]]:
+def parts_named(looks: Shaped[Tensor, "batch heads _query _key"]) -> list[tuple[str, Shaped[Tensor, "_query _key"]]]:
     """Each sample's and head's own cells, with a name where there are several."""
     batch, heads = looks.shape[:2]
     return [
@@ -63,7 +63,7 @@ def grid(rows: Sequence[str], columns: Sequence[str], marks: Sequence[Sequence[s
     numbers = all(label.isascii() and label.isdigit() for label in (*rows, *columns))
     put: Callable[[str, int], str] = _to_the_right if numbers else _to_the_left
     beside = max(map(cell_len, rows), default=0)
-    widths = [cell_len(label) for label in columns]
+    widths = [max(1, cell_len(label)) for label in columns]
     if numbers:
         beside = max([beside, *widths])
         widths = [beside] * len(columns)

@@ -175,6 +175,11 @@ class Segments(Mask):
         >>> Segments.from_lengths(((2, 1), (1, 2)))
         Segments(((0, 0, 1), (0, 1, 1)))
         """
+        if any(whole_numbers(row) is None for row in lengths):
+            raise MaskError(
+                f"Segments was given the lengths {reprlib.repr(lengths)}, but each counts the tokens of one document; "
+                "give a row of whole numbers from 0 up for each sample"
+            )
         return cls([[number for number, length in enumerate(row) for _ in range(length)] for row in lengths])
 
     def __repr__(self) -> str:

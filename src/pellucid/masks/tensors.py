@@ -1,5 +1,6 @@
 """The kinds of mask that are somebody's tensor or somebody's function: Dense and Predicate."""
 
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -44,10 +45,10 @@ class Dense(Mask):
                 f"Dense was given a tensor of {cells.dtype}, but a mask is bool, True = may look; convert it with "
                 "masks.read(...), which knows what each library means"
             )
-        if not 2 <= cells.dim() <= 4:
+        if not 2 <= cells.dim() <= 4 or 0 in cells.shape[:-2]:
             raise MaskError(
                 f"Dense was given a tensor of shape {tuple(cells.shape)}, but it takes (Q, K), (batch, Q, K) or "
-                "(batch, heads, Q, K); give two to four axes"
+                "(batch, heads, Q, K) of one sample and head or more; give two to four axes"
             )
         full = cells if cells.dim() == 4 else cells[None, None] if cells.dim() == 2 else cells[:, None]
         object.__setattr__(self, "_cells", full.detach().cpu().clone())
@@ -89,7 +90,7 @@ class Dense(Mask):
     def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:
         """The tensor's own cells."""
         places = [
-            torch.zeros_like(index) if size == 1 else index
+            index.new_zeros((1,) * index.dim()) if size == 1 else index  # nothing changes along that axis
             for index, size in zip((b, h, q, k), self._cells.shape, strict=True)
         ]
         return self._cells.to(k.device)[places[0], places[1], places[2], places[3]]
@@ -123,6 +124,12 @@ class Predicate(Mask):
             raise MaskError(
                 f"Predicate was given {mask_mod!r}, but it takes a function of (b, h, q, k); give a mask_mod"
             )
+        for name, count in (("batch", batch), ("heads", heads)):
+            if count is not None and count < 1:
+                raise MaskError(
+                    f"Predicate was given {name}={count}, but it counts what the function tells apart; give a number "
+                    "from 1 up, or leave it out"
+                )
         for name, value in (("mask_mod", mask_mod), ("samples", batch), ("heads_apart", heads)):
             object.__setattr__(self, name, value)
 
@@ -154,18 +161,22 @@ class Predicate(Mask):
         varies = [[shape[axis] != 1 for shape in shapes] for axis in range(rank)]
         if 0 in wanted:
             return torch.zeros(wanted, dtype=torch.bool, device=k.device)
-        mapped = self.mask_mod
+        mapped = self._one_truth_value
         for axis in reversed(range(rank)):
             if any(varies[axis]):
                 mapped = torch.vmap(mapped, in_dims=tuple(0 if moves else None for moves in varies[axis]))
         given = [
             index.reshape([size for size in shape if size != 1]) for index, shape in zip(indices, shapes, strict=True)
         ]
-        seen = mapped(*given)
-        if not isinstance(seen, Tensor) or seen.dtype != torch.bool or seen.numel() != torch.Size(wanted).numel():
-            what = f"{seen.dtype} of shape {tuple(seen.shape)}" if isinstance(seen, Tensor) else repr(seen)
+        return mapped(*given).reshape(wanted)
+
+    def _one_truth_value(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, ""]:
+        """What the function says of one cell."""
+        seen = self.mask_mod(b, h, q, k)
+        if not isinstance(seen, Tensor) or seen.dtype != torch.bool or seen.dim():
+            what = f"{seen.dtype} of shape {tuple(seen.shape)}" if isinstance(seen, Tensor) else reprlib.repr(seen)
             raise MaskError(
-                f"{self!r} gave {what}, but FlexAttention takes one bool for each cell, here {tuple(wanted)}; "
+                f"{self!r} gave {' '.join(what.split())}, but FlexAttention takes one bool for each cell; "
                 "return a comparison of the indices"
             )
-        return seen.reshape(wanted)
+        return seen

@@ -42,7 +42,7 @@ def _cells(mask: Mask, target: Target) -> Look:
     return cells.expand(target.batch or cells.shape[0], target.heads or cells.shape[1], -1, -1)
 
 
-def _whole(cells: Look, target: Target) -> Bool[Tensor, "batch heads query key"]:
+def _whole(cells: Look, target: Target) -> Bool[Tensor, "..."]:
     """Every query and key, for a library that does not spread an axis of size 1 by itself."""
     return cells.expand(-1, -1, target.queries, target.keys)
 
@@ -51,7 +51,8 @@ def _short(mask: Mask, target: Target) -> Mask | None:
     """`Full()` or `Causal()` where the cells are just these, so that a flag says it all, or nothing need be said."""
     if mask.sees_everything or (mask == Causal() and target.first_query == 0):
         return mask  # known before a tensor is made
-    return says_it_all(mask.broadcast(*target.size), target.queries, target.keys)
+    short = says_it_all(mask.broadcast(*target.size), target.queries, target.keys)
+    return None if short == Causal() and target.first_query else short  # the flag could not be read back as these rows
 
 
 def _array(tensor: Shaped[Tensor, "..."]) -> Any:

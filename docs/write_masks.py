@@ -66,8 +66,8 @@ KINDS: list[tuple[str, Mask, str, str]] = [
             "Window",
             "window(before=2, after=1)",
             "q - 2 <= k <= q + 1",
-            "Local attention. `before` and `after` count the keys beside the query, which always sees itself: the window of "
-            "W of other libraries may be W, W + 1 or 2 W + 1 keys.",
+            "Local attention. `before` and `after` count the keys beside the query, which always sees itself: the window "
+            "of W of other libraries may be W, W + 1 or 2 W + 1 keys.",
         ),
         (
             "Padding",

@@ -1004,3 +1004,35 @@ def test_a_triple_speaks_of_one_batch_and_number_of_heads() -> None:
     triple = Seq2SeqMasks(Full(), Heads((Causal(), Full(), Full())), Full())
     with pytest.raises(MaskError, match="speaks of 3 heads and was asked for 2; ask for as many, or for none"):
         triple.to("transformer", source=5, target=7, heads=2, batch=B)
+
+
+def test_a_slip_in_the_name_of_a_convention_is_answered() -> None:
+    for name, meant in (("mha", "multihead_attention"), ("sdap", "sdpa"), ("HuggingFace", "transformers")):
+        with pytest.raises(MaskError, match=rf"^unknown convention '{name}'; did you mean '{meant}'\?$"):
+            Causal().to(name, queries=5, keys=5)
+
+
+def test_rows_without_any_key_are_blind() -> None:
+    with pytest.raises(MaskError, match=r"look at nothing, and what a library does with no keys at all is not known"):
+        Causal().to("sdpa", queries=3, keys=0, blind="refuse")
+    assert Causal().to("flex", queries=0, keys=5)["block_mask"].shape == (1, 1, 0, 5)
+
+
+@pytest.mark.parametrize(("convention", "name"), [("keras", "query_mask"), ("jax", "query_seq_lengths")])
+def test_what_hides_no_key_is_not_read(convention: str, name: str) -> None:
+    with pytest.raises(MaskError, match=rf"^{convention} was read with {name}, which hides no key: .*; leave it out$"):
+        masks.read(convention, **{name: torch.ones(2, 5)})  # type: ignore[call-overload]
+
+
+def test_a_tensor_of_causal_and_padding_is_split_as_the_expression_is() -> None:
+    mask = Causal() & Padding((5, 3))
+    apart = Dense(mask.dense(5, 5)).to("multihead_attention", queries=5, keys=5)
+    wanted = mask.to("multihead_attention", queries=5, keys=5)
+    assert apart.keys() == wanted.keys() == {"attn_mask", "key_padding_mask", "is_causal"}
+    assert torch.equal(apart["attn_mask"] | apart["key_padding_mask"][:, None], ~mask.dense(5, 5)[:, 0])
+
+
+def test_the_advice_for_a_triangle_of_ones_knows_which_way_round_the_library_is() -> None:
+    for convention, kept in (("multihead_attention", 0), ("sdpa", 1)):
+        with pytest.raises(MaskError, match=f"where 1 means keep, give tensor == {kept} as bool"):
+            masks.read(convention, attn_mask=torch.ones(4, 4).tril())

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import operator
 import pickle
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -661,3 +662,38 @@ def test_a_long_refusal_is_short(unchecked: None) -> None:
         with pytest.raises(MaskError) as caught:
             kind(numbers)  # type: ignore[arg-type]
         assert len(sentence(caught.value)) < 250
+
+
+# --- what is kept, told and joined ----------------------------------------------------------------------------
+
+
+def test_numbers_of_a_tensor_are_kept_as_plain_ones(unchecked: None) -> None:
+    two: Any = torch.tensor(2)
+    for made, plain in ((Window(two, two), Window(2, 2)), (Chunked(two), Chunked(2)), (Dilated(two), Dilated(2))):
+        assert (made, hash(made), repr(made)) == (plain, hash(plain), repr(plain))
+
+
+def test_a_function_is_told_how_many_samples_and_heads_there_are() -> None:
+    lengths = torch.tensor([5, 3])
+    mask = Predicate(lambda b, h, q, k: (k < lengths[b]) & (k >= h))
+    joined = ~(Causal() & mask) | Heads((mask, mask, mask))
+    told = joined.told(2, 3)
+    assert (told.batch, told.heads) == (2, 3)
+    keys = mask.to("flax", queries=1, keys=7, batch=2, heads=3)["mask"]
+    assert torch.equal(torch.from_numpy(keys), mask.told(2, 3).dense(1, 7))
+    assert keys.sum() == (5 + 4 + 3) + (3 + 2 + 1)
+    assert Causal().told(2, 3) == Causal()
+
+
+@pytest.mark.parametrize("join", [operator.and_, operator.or_, operator.sub, operator.xor])
+def test_a_tensor_is_no_mask_until_it_is_wrapped(join: Callable[[Any, Any], Any]) -> None:
+    with pytest.raises(
+        MaskError, match=r"^a mask was joined with a tensor of shape \(3, 3\), .*; wrap it in Dense\(...\)"
+    ):
+        join(Causal(), torch.ones(3, 3, dtype=torch.bool))
+
+
+def test_a_mask_alone_is_not_one_for_each_head(unchecked: None) -> None:
+    lone: Any = Causal()
+    with pytest.raises(MaskError, match=r"^Heads was given Causal\(\), but it needs a mask for each head"):
+        Heads(lone)

@@ -4,6 +4,7 @@ import re
 from itertools import product
 
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -283,3 +284,10 @@ def test_every_mask_sees_no_more_than_itself(expression: str) -> None:
     assert (mask <= built(expression)) is True
     assert (mask >= NOTHING) is True
     assert (mask <= Full()) is True
+
+
+def test_a_function_whose_table_ends_early_cannot_be_told() -> None:
+    table = torch.tensor([0, 0, 1])
+    documents = Predicate(lambda b, h, q, k: table[q] == table[k])
+    with pytest.raises(MaskError, match=r"cannot be told from the expressions; ask it of a size"):
+        assert documents <= Causal()

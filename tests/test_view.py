@@ -24,6 +24,7 @@ from torch import Tensor
 
 from pellucid import view
 from pellucid.errors import ConfigError, MaskError, ShapeError
+from pellucid.masks import Causal, Window
 from pellucid.view import fonts
 from pellucid.view.figure import BLUE, GREY
 from pellucid.view.labels import Lettering, letter
@@ -399,3 +400,13 @@ def letter_quietly(text: str) -> Lettering:
 
 def legend(figure: Figure) -> list[str]:
     return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_a_mask_is_drawn_with_its_size() -> None:
+    figure = view.mask(Causal() & Window(1, 0), queries=5, keys=7)
+    assert figure.get_suptitle() == "Causal() & Window(before=1, after=0)"
+    image = figure.axes[0].get_images()[0].get_array()
+    assert image is not None
+    assert torch.equal(torch.as_tensor(image.data), (Causal() & Window(1, 0)).dense(5, 7)[0, 0])
+    with pytest.raises(MaskError, match=r"^Causal\(\) was to be drawn without its size; give queries and keys$"):
+        view.mask(Causal(), queries=5)

@@ -62,8 +62,9 @@ def recognise(tensor: Any, first_query: int = 0) -> Mask:
         first_query: the absolute position of row 0.
 
     Returns:
-        A mask whose `dense(Q, K, first_query)` is the tensor. Where no expression gives it, a `Dense` mask whose `note`
-        names the nearest expression and the first cell where that is wrong.
+        A mask whose `dense(Q, K, first_query)` is the tensor, with size 1 where all its samples or heads are alike.
+        Where no expression gives it, a `Dense` mask whose `note` names the nearest expression and the first cell where
+        that is wrong.
 
     Raises:
         MaskError: not a bool tensor of such a shape, or a negative position.

@@ -232,7 +232,7 @@ def _nine() -> str:
 def _conventions() -> str:
     """The table of libraries."""
     rows = ["| name | library | which way round |", "| --- | --- | --- |"]
-    rows += [f"| `{name}` | `{one.library}` | {one.meaning} |" for name, one in CONVENTIONS.items()]
+    rows += [f"| `{name}` | `{one.taker}` | {one.meaning} |" for name, one in CONVENTIONS.items()]
     return "\n".join(rows)
 
 

@@ -96,7 +96,7 @@ def arguments(
             causal_model=causal_model,
         )
     known = CONVENTIONS[convention]
-    lines = [f"# {known.library}", f"# {known.meaning}"]
+    lines = [f"# {known.taker}", f"# {known.meaning}"]
     lines += [f"# {warning.message}" for warning in caught]
     values = [f"{name} = {_literal(value)}" for name, value in made.items()]
     lines += [f"import {library}" for library in ("numpy", "torch") if any(f"= {library}." in line for line in values)]

@@ -231,7 +231,7 @@ def _read_band_part(given: Given) -> Mask:
 
 
 KERAS = Convention(
-    library="keras.layers.MultiHeadAttention",
+    taker="keras.layers.MultiHeadAttention",
     meaning="bool: True = may look; use_causal_mask counts from the top left, also beside attention_mask",
     arguments=("attention_mask", "use_causal_mask", "value_mask", "key_mask"),
     export=_export_keras,
@@ -240,7 +240,7 @@ KERAS = Convention(
 )
 
 FLAX = Convention(
-    library="flax.linen.MultiHeadDotProductAttention and flax.nnx.MultiHeadAttention",
+    taker="flax.linen.MultiHeadDotProductAttention and flax.nnx.MultiHeadAttention",
     meaning="bool: True = may look; flax's own mask makers give floats, 1 = may look",
     arguments=("mask",),
     export=_export_flax,
@@ -248,7 +248,7 @@ FLAX = Convention(
 )
 
 JAX = Convention(
-    library="jax.nn.dot_product_attention",
+    taker="jax.nn.dot_product_attention",
     meaning="bool: True = may look; is_causal counts from the top left; additive masks go into bias",
     arguments=("mask", "is_causal", "key_value_seq_lengths", "local_window_size"),
     export=_export_jax,
@@ -257,7 +257,7 @@ JAX = Convention(
 )
 
 BAND_PART = Convention(
-    library="tf.linalg.band_part, and numpy's tril and triu",
+    taker="tf.linalg.band_part, and numpy's tril and triu",
     meaning="float: 1 = may look, 0 = may not, as band_part(ones, -1, 0) is; where code has 1 - band_part(...), 1 hides",
     arguments=("mask",),
     export=_export_band_part,

@@ -168,7 +168,7 @@ def _spread(block_mask: BlockMask, counts: Tensor | None, columns: Tensor | None
 
 
 FLEX = Convention(
-    library="torch.nn.attention.flex_attention",
+    taker="torch.nn.attention.flex_attention",
     meaning="a BlockMask, whose mask_mod says True = may look, in blocks of 128 x 128 that are full, partial or left out",
     arguments=("block_mask",),
     export=_export,

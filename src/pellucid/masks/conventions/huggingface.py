@@ -91,7 +91,7 @@ def _read(given: Given) -> Mask:
 
 
 TRANSFORMERS = Convention(
-    library="transformers' models",
+    taker="transformers' models",
     meaning="(batch, keys): 1 = may look, cached keys counted too; (batch, heads, queries, keys): float is added to the "
     "scores, bool is for sdpa attention only, True = may look",
     arguments=("attention_mask",),

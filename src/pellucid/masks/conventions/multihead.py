@@ -200,7 +200,7 @@ def _read(given: Given) -> Mask:
 
 
 MULTIHEAD = Convention(
-    library="torch.nn.MultiheadAttention",
+    taker="torch.nn.MultiheadAttention",
     meaning="bool: True = blocked; float: added to the scores; is_causal is a hint beside a causal attn_mask; a 3-D "
     "mask is (batch * heads, Q, K), row b * heads + h",
     arguments=("attn_mask", "key_padding_mask", "is_causal"),

@@ -88,7 +88,7 @@ def _flag(given: Given) -> Mask:
 
 
 SDPA = Convention(
-    library="torch.nn.functional.scaled_dot_product_attention",
+    taker="torch.nn.functional.scaled_dot_product_attention",
     meaning="bool: True = may look; float: added to the scores; is_causal counts from the top left, without attn_mask",
     arguments=("attn_mask", "is_causal"),
     export=_export,

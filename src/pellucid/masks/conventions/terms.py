@@ -86,7 +86,7 @@ class Convention:
     """One library's way with masks.
 
     Attributes:
-        library: the function or module that takes the arguments.
+        taker: the function or module that takes the arguments.
         meaning: which way round True is, and what else must be known, in a line.
         arguments: the names of its arguments, all that `read` takes.
         export: makes the arguments from a mask.
@@ -94,7 +94,7 @@ class Convention:
         unread: arguments of the library that `read` does not take, each with the reason.
     """
 
-    library: str
+    taker: str
     meaning: str
     arguments: tuple[str, ...]
     export: Callable[[Mask, Target], dict[str, Any]]

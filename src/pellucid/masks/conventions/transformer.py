@@ -141,7 +141,7 @@ def _refuse(mask: Mask, target: Target) -> Never:  # noqa: ARG001
 
 
 TRANSFORMER = Convention(
-    library="torch.nn.Transformer",
+    taker="torch.nn.Transformer",
     meaning="nine arguments, three for each attention, each as nn.MultiheadAttention takes it",
     arguments=tuple(
         getattr(names, part) for part in ("mask", "padding", "causal") for names in (SOURCE, TARGET, MEMORY)

@@ -189,7 +189,7 @@ def _draw(folder: Path, run: Run, translator: Translator, found: list[Translatio
     )
     assert one.attention is not None, "asked for above"
     view.save(
-        view.attention(one.attention[-1], source, [*one.tokens, "</s>"], title=f"{one.source}\n{one.text}"),
+        view.attention(one.attention[-1], source, [*one.tokens, "</s>"], title=f"{one.source} → {one.text}"),
         folder / "attention.png",
     )
     view.save(view.curves(run.metrics(), title="Training"), folder / "curves.png")

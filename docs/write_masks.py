@@ -46,7 +46,7 @@ print(look.counts(queries=4, keys=4).tolist())
 ```
 
 The same from a shell: `pellucid mask "causal & padding(4, 2)"`; `--as sdpa` prints it as a library's arguments, `--png`
-draws it.
+draws it, and `--plan` says how `attend` would compute it, and why.
 
 This page is written by `docs/write_masks.py`.
 

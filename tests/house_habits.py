@@ -6,9 +6,8 @@ As in `house_plan.py`, a path is written from the root of the repository.
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
 
-from house_plan import Function, dotted, imports, module_of
+from house_plan import Function, dotted, imports, module_of, room_of
 
 MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 300, 40, 8
 MAY_TAKE_MORE = (
@@ -18,7 +17,7 @@ MAY_TAKE_MORE = (
     "train",
     "to",
     "beam_search",
-)  # and the commands in cli.py; what is more is keyword-only
+)  # and the commands in cli/; what is more is keyword-only
 # Reading one of these runs code that the file holds.
 UNSAFE_MODULES = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 UNSAFE_CALLS = {"torch.load", "torch.save", "eval", "exec"}
@@ -67,7 +66,7 @@ def sizes(path: str, source: str) -> list[str]:
         if length > MAX_FUNCTION_LINES:
             found.append(f"{where} has {length} lines, at most {MAX_FUNCTION_LINES}")
         open_to_place = [one.arg for one in (*given.posonlyargs, *given.args) if one.arg not in ("self", "cls")]
-        more = node.name in MAY_TAKE_MORE or PurePosixPath(path).name == "cli.py"
+        more = node.name in MAY_TAKE_MORE or room_of(module_of(path)) == "cli"
         counted = len(open_to_place) + (0 if more else len(given.kwonlyargs))
         if counted > MAX_PARAMETERS:
             found.append(f"{where} takes {counted} parameters, at most {MAX_PARAMETERS}")

@@ -10,34 +10,65 @@ from torch import Tensor, nn
 
 from pellucid import check
 from pellucid.errors import ConfigError, ShapeError
-from pellucid.masks import Causal, Full, Mask, Padding, Window
+from pellucid.masks import Causal, Full, Heads, Mask, Padding, Window
 from pellucid.model import KeysValues, MultiHeadAttention, attend, attention_weights
+from pellucid.model.bias import Relative
 
 B, H, Q, K, D = 2, 3, 5, 7, 11
 DV = 13
 
-Exact = Literal["formula", "fused"]
-BACKENDS: tuple[Exact, ...] = ("formula", "fused")
+Exact = Literal["formula", "fused", "blocks"]
+BACKENDS: tuple[Exact, ...] = ("formula", "fused", "blocks")
 
 
 class Case:
-    """One way to call attention: a mask, the shape of a bias, and where the queries stand."""
+    """One way to call attention: a mask, a bias, where the queries stand, and how many heads there are.
 
-    def __init__(self, mask: Mask | None = None, bias: tuple[int, ...] = (), first: int = 0, queries: int = Q) -> None:
+    A bias is given as the shape of a tensor, or as the heads of one by offset alone. Values as wide as keys are what
+    torch's kernel for tiles takes; others are computed as they are written.
+    """
+
+    def __init__(
+        self,
+        mask: Mask | None = None,
+        bias: tuple[int, ...] = (),
+        first: int = 0,
+        queries: int = Q,
+        *,
+        offsets: int = 0,
+        heads: tuple[int, int] = (H, H),
+        value_width: int = DV,
+    ) -> None:
         self.mask, self.first, self.queries = mask, first, queries
-        self.bias_shape = bias
+        self.bias_shape = (offsets, queries + K - 1) if offsets else bias
+        self.offsets, self.value_width = bool(offsets), value_width
+        self.heads, self.key_heads = heads
 
     def tensors(self, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor], Tensor | None]:
         """Query, key and value, and the bias where there is one, all of which want gradients."""
-        sizes = ((self.queries, D), (K, D), (K, DV))
-        leaves = [torch.randn(B, H, *size, dtype=dtype, requires_grad=True) for size in sizes]
+        sizes = ((self.heads, self.queries, D), (self.key_heads, K, D), (self.key_heads, K, self.value_width))
+        leaves = [torch.randn(B, *size, dtype=dtype, requires_grad=True) for size in sizes]
         bias = torch.randn(self.bias_shape, dtype=dtype, requires_grad=True) if self.bias_shape else None
         return leaves, bias
 
+    def added(self, bias: Tensor | None) -> Tensor | Relative | None:
+        """The bias as attention takes it."""
+        return Relative(bias, least=1 - self.first - self.queries) if bias is not None and self.offsets else bias
+
     def look(self) -> Tensor:
-        """Bool (B, H, queries, K)."""
+        """Bool (B, heads, queries, K)."""
         mask = self.mask if self.mask is not None else Full()
-        return mask.dense(self.queries, K, self.first).expand(B, H, self.queries, K)
+        return mask.dense(self.queries, K, self.first).expand(B, self.heads, self.queries, K)
+
+    def biases(self, bias: Tensor | None) -> Tensor:
+        """What is added to each score, cell by cell: (B, heads, queries, K)."""
+        full = (B, self.heads, self.queries, K)
+        if bias is None:
+            return torch.zeros(full)
+        if not self.offsets:
+            return bias.expand(full)
+        back = range(self.queries - 1, -1, -1)  # row q stands first + q, so its first key is that far back in the table
+        return torch.stack([bias[:, row : row + K] for row in back], dim=1).expand(full)
 
 
 CASES = {
@@ -61,24 +92,47 @@ CASES = {
     "causal and bias": Case(Causal(), bias=(1, H, Q, K), first=1),
     "an empty sample and bias": Case(Causal() & Padding((0, 4)), bias=(1, H, 1, K)),
     "padding and bias by head": Case(Padding((K, 3)), bias=(1, H, Q, K)),
+    "bias by offset": Case(offsets=1),
+    "causal and bias by offset and head": Case(Causal(), offsets=H, first=2),
+    "an empty sample and bias by offset": Case(Causal() & Padding((0, 4)), offsets=H, queries=K),
+    "a last row and bias by offset": Case(Causal(), offsets=H, first=K - 1, queries=1),
+    "as wide values": Case(value_width=D),
+    "causal square and as wide values": Case(Causal(), queries=K, value_width=D),
+    "an empty sample and as wide values": Case(Causal() & Padding((0, 4)), queries=K, value_width=D),
+    "window, bias and as wide values": Case(Window(2, 0), bias=(1, H, Q, K), first=1, value_width=D),
+    "window, bias by offset and as wide values": Case(Window(2, 1), offsets=1, value_width=D),
+    "heads": Case(Heads((Causal(), ~Causal(), Window(1, 0)))),
+    "heads, an empty sample and as wide values": Case(
+        Heads((Causal(), Full(), ~Full())) & Padding((0, 5)), value_width=D
+    ),
+    "three heads share keys": Case(Causal() & Padding((K, 0)), heads=(6, 2)),
+    "all heads share keys": Case(Window(2, 1), heads=(6, 1), value_width=D),
+    "shared keys and bias by head": Case(Causal(), bias=(1, 6, 1, K), heads=(6, 2), value_width=D),
+    "shared keys and bias by offset and head": Case(Causal(), offsets=6, first=1, heads=(6, 2), value_width=D),
+    "heads apart where keys are shared": Case(
+        Heads((Causal(), Causal(), ~Causal(), ~Causal(), Window(1, 0), Full())) & Padding((K, 4)), heads=(6, 2)
+    ),
+    "heads apart where keys are shared and as wide values": Case(
+        Heads((Causal(), Causal(), Causal(), Causal(), Window(1, 0), Full())), heads=(6, 2), value_width=D
+    ),
 }
 
 
-def by_loops(query: Tensor, key: Tensor, value: Tensor, look: Tensor, bias: Tensor | None) -> Tensor:
-    """Equation 1 by plain loops, one query at a time, over the keys it may look at."""
+def by_loops(query: Tensor, key: Tensor, value: Tensor, look: Tensor, biases: Tensor) -> Tensor:
+    """Equation 1 by plain loops, one query at a time, over the keys it may look at; neighbouring heads share keys."""
     result = torch.zeros(*query.shape[:3], value.shape[3], dtype=torch.float64)
-    biases = torch.zeros(look.shape) if bias is None else bias.expand(look.shape)
+    group = query.shape[1] // key.shape[1]
     for b, h, q in torch.cartesian_prod(*(torch.arange(size) for size in query.shape[:3])).tolist():
         seen = [k for k in range(look.shape[3]) if look[b, h, q, k]]
         scores = [
-            sum(x * y for x, y in zip(query[b, h, q].tolist(), key[b, h, k].tolist(), strict=True))
+            sum(x * y for x, y in zip(query[b, h, q].tolist(), key[b, h // group, k].tolist(), strict=True))
             / math.sqrt(query.shape[3])
             + float(biases[b, h, q, k])
             for k in seen
         ]
         total = sum(math.exp(score) for score in scores)
         for k, score in zip(seen, scores, strict=True):
-            result[b, h, q] += value[b, h, k] * (math.exp(score) / total)
+            result[b, h, q] += value[b, h // group, k] * (math.exp(score) / total)
     return result
 
 
@@ -87,10 +141,29 @@ def test_every_backend_is_the_paper_s_equation(name: str) -> None:
     case = CASES[name]
     (query, key, value), bias = case.tensors()
     with torch.no_grad():
-        wanted = by_loops(query, key, value, case.look(), bias)
+        wanted = by_loops(query, key, value, case.look(), case.biases(bias))
         for backend in (*BACKENDS, "auto"):
-            result = attend(query, key, value, case.mask, bias, case.first, backend)  # type: ignore[arg-type]
+            result = attend(query, key, value, case.mask, case.added(bias), case.first, backend)
             torch.testing.assert_close(result, wanted, rtol=0, atol=1e-12, msg=backend)
+
+
+@pytest.fixture
+def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FlexAttention one operation at a time: a trace takes seconds, and cannot be made of the tests' checks of types."""
+    monkeypatch.setattr("torch.nn.attention.flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+
+
+@pytest.mark.usefixtures("untraced")
+@pytest.mark.parametrize("name", CASES)
+def test_flex_is_the_paper_s_equation(name: str) -> None:
+    case = CASES[name]
+    leaves, bias = case.tensors()
+    query, key, value = (leaf.detach() for leaf in leaves)
+    with torch.no_grad():
+        result, explanation = attend(query, key, value, case.mask, case.added(bias), case.first, "flex", explain=True)
+        wanted = by_loops(query, key, value, case.look(), case.biases(bias))
+    assert explanation.backend == "flex"
+    torch.testing.assert_close(result, wanted, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-5)], ids=str)
@@ -99,19 +172,22 @@ def test_backends_have_equal_values_and_gradients(name: str, dtype: torch.dtype,
     case = CASES[name]
     leaves, bias = case.tensors(dtype)
     wanting = leaves if bias is None else [*leaves, bias]
-    slope = torch.randn(B, H, case.queries, DV, dtype=dtype)
+    slope = torch.randn(B, case.heads, case.queries, case.value_width, dtype=dtype)
     blind = ~case.look().any(dim=-1)
     found = []
     for backend in BACKENDS:
-        result = attend(leaves[0], leaves[1], leaves[2], case.mask, bias, case.first, backend)
+        result = attend(leaves[0], leaves[1], leaves[2], case.mask, case.added(bias), case.first, backend)
         assert result.dtype == dtype
         assert torch.count_nonzero(result[blind]) == 0
         gradients = torch.autograd.grad(result, wanting, slope)
         assert all(bool(gradient.isfinite().all()) for gradient in gradients)
         assert torch.count_nonzero(gradients[0][blind]) == 0
         found.append([result, *gradients])
-    for formula, fused in zip(*found, strict=True):
-        torch.testing.assert_close(fused, formula, rtol=0, atol=tolerance)
+    for backend, ours in zip(BACKENDS[1:], found[1:], strict=True):
+        for formula, kernel in zip(found[0], ours, strict=True):
+            torch.testing.assert_close(
+                kernel, formula, rtol=0, atol=tolerance, msg=lambda text, b=backend: f"{b}: {text}"
+            )
 
 
 def test_gradients_are_those_of_small_differences() -> None:
@@ -157,7 +233,7 @@ def test_weights_are_dropped_and_the_others_scaled(backend: Exact) -> None:
 def test_weights_sum_to_one_or_to_zero_where_blind(name: str) -> None:
     case = CASES[name]
     (query, key, _), bias = case.tensors()
-    weights = attention_weights(query, key, case.mask, bias, case.first)
+    weights = attention_weights(query, key, case.mask, case.added(bias), case.first)
     sees = case.look().any(dim=-1)
     torch.testing.assert_close(weights.sum(dim=-1), sees.double())
     assert torch.count_nonzero(weights[~case.look()]) == 0
@@ -173,7 +249,7 @@ def test_weights_sum_to_one_or_to_zero_where_blind(name: str) -> None:
         (None, Q, 0, None, False),
         (Causal(), K, 0, None, True),
         (Causal(), 1, K - 1, None, False),
-        (Causal(), Q, 0, (1, 1, Q, K), False),
+        (Causal(), Q, 0, None, True),
         (Causal(), Q, 2, (1, 1, Q, K), False),
         (Padding((K, K)), Q, 0, None, False),
         (Padding((K, 3)), Q, 0, (B, 1, 1, K), False),

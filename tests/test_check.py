@@ -14,7 +14,7 @@ from pellucid.config import ModelConfig
 from pellucid.errors import CheckError, CheckFailed
 from pellucid.masks import Causal, Padding
 from pellucid.model import MultiHeadAttention, Transformer
-from pellucid.model.positions import Positions, Sinusoidal
+from pellucid.model.positions import First, Positions, Sinusoidal
 
 B, S, T, D = 2, 5, 7, 6
 
@@ -232,6 +232,182 @@ def test_outputs_must_stand_at_the_inputs_positions() -> None:
         check.padding(lambda x, lengths: x.mean(1), torch.randn(B, T, D), LENGTHS)
 
 
+# --- batching -------------------------------------------------------------------------------------------------
+
+
+class Mixing(nn.Module):
+    """States scaled; a `fault` says what they take from the rest of the batch."""
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        self.fault = fault
+        self.scale = nn.Parameter(torch.linspace(1, 2, D))
+
+    def forward(self, x: Tensor, lengths: Any = None) -> Tensor:
+        x = self.scale * x
+        if self.fault == "mean":
+            return x - x.mean(dim=0)
+        if self.fault == "norm":
+            return x / x.square().mean().sqrt()
+        if self.fault == "place":
+            return x * (1 + 0.25 * torch.arange(len(x))[:, None, None])
+        if self.fault == "not a number":
+            return x / (len(x) - 1)
+        if lengths is None:
+            return x
+        real = torch.arange(x.shape[1]) < torch.as_tensor(lengths)[:, None]
+        mean = (x * real[:, :, None]).sum(1) / torch.as_tensor(lengths)[:, None]
+        return mean if self.fault == "pooled" else x - mean[:, None]
+
+
+def test_a_module_that_keeps_samples_apart_passes() -> None:
+    report = check.batching(Mixing(), torch.randn(3, T, D))
+    report.raise_for_failure()
+    assert str(report).startswith("batching: passed: a sample must not depend on the batch around it\n  samples = 3\n")
+
+
+def test_a_mean_over_the_batch_is_found() -> None:
+    x = torch.zeros(3, T, D, dtype=torch.float64)
+    x[0, 4, 0], x[2, 1, 5] = 6.0, 2.25
+    assert failed(check.batching(Mixing("mean"), x)) == (
+        "alone, sample 0 changes at position 4 by 4",
+        "alone, sample 1 changes at position 4 by 2",
+        "alone, sample 2 changes at position 1 by 3",
+    )  # in another order the mean is the same
+
+
+def test_a_norm_across_samples_is_found() -> None:
+    x = torch.ones(2, T, D)
+    x[1] = 7.0
+    report = check.batching(Mixing("norm"), x)
+    assert [finding.partition(" changes")[0] for finding in failed(report)] == ["alone, sample 0", "alone, sample 1"]
+    assert report.figures["samples"] == 2
+
+
+def test_a_place_in_the_batch_that_is_seen_is_found() -> None:
+    x = torch.zeros(3, T, D, dtype=torch.float64)
+    x[:, 3, 0] = 4.0
+    report = check.batching(Mixing("place"), x)
+    assert failed(report) == (
+        "alone, sample 1 changes at position 3 by 1",
+        "alone, sample 2 changes at position 3 by 2",
+        "in another order, sample 0 changes at position 3 by 2",
+        "in another order, sample 1 changes at position 3 by 1",
+        "in another order, sample 2 changes at position 3 by 1",
+    )
+    assert report.figures == {"samples": 3, "largest change": 2.0}
+
+
+def test_a_number_that_is_none_alone_is_a_change() -> None:
+    found = failed(check.batching(Mixing("not a number"), torch.zeros(2, T, D)))
+    assert found == tuple(f"alone, sample {sample} changes at position 0 by inf" for sample in range(2))
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, list(LENGTHS), torch.tensor(LENGTHS)], ids=["tuple", "list", "tensor"])
+@pytest.mark.parametrize("fault", ["", "pooled"])
+def test_a_padded_sample_is_compared_with_itself_alone_and_unpadded(fault: str, lengths: Any) -> None:
+    x = torch.randn(B, T, D)
+    check.batching(Mixing(fault), x, lengths=lengths).raise_for_failure()
+    told: list[Any] = []
+
+    def unheeding(module: Mixing, x: Tensor, lengths: Any) -> Tensor:
+        told.append(lengths)
+        return module(x, [T] * len(x))  # type: ignore[no-any-return]
+
+    found = failed(check.batching(Mixing(fault), x, lengths=lengths, call=unheeding))
+    assert found[0].startswith(f"alone, sample 1 changes {'at position' if not fault else 'in element'} ")
+    assert {type(one) for one in told} == {type(lengths)}
+    assert [[int(length) for length in one] for one in told] == [[T, 3], [3, T], [T], [3]]
+
+
+def test_a_model_of_sources_and_targets_is_told_the_lengths_of_both() -> None:
+    model, source, target = Transformer(CONFIG), torch.randint(4, 11, (3, S)), torch.randint(4, 13, (3, T))
+    lengths = ((S, 3, 0), (4, T, 1))
+    check.batching(model, source, target, lengths=lengths).raise_for_failure()
+    check.batching(model, source, target).raise_for_failure()
+    one_sided = check.batching(model, source, target, lengths=((S, 3, 2), None))
+    one_sided.raise_for_failure()
+    deaf = check.batching(model, source, target, lengths=lengths, call=lambda m, s, t, _, ts: m(s, t, None, ts))
+    assert [finding.partition(" changes")[0] for finding in failed(deaf)] == ["alone, sample 1", "alone, sample 2"]
+
+
+def test_only_real_positions_are_compared() -> None:
+    def garbage(x: Tensor, lengths: Any) -> Tensor:
+        real = torch.arange(x.shape[1]) < torch.as_tensor(lengths)[:, None]
+        return torch.where(real[:, :, None], x, float(len(x)) * torch.arange(len(x))[:, None, None])
+
+    assert check.batching(garbage, torch.randn(3, T, D), lengths=(T, 3, 0))
+
+
+def test_outputs_may_be_a_number_for_each_sample() -> None:
+    x = torch.zeros(2, T, D, dtype=torch.float64)
+    x[0] = 1.0
+    assert check.batching(lambda x: x.sum((1, 2)), x)
+    assert failed(check.batching(lambda x: x.sum((1, 2)) - x.sum(), x)) == ("alone, sample 1 changes by 42",)
+
+
+def test_batching_allows_the_rounding_of_the_precision_that_a_function_has() -> None:
+    linear = nn.Linear(97, D)
+    x = torch.randn(3, T, 97)
+    assert check.batching(lambda x: linear(x) * 2, x)
+    assert not check.batching(lambda x: linear(x) + 1e-3 * len(x), x)
+    assert check.batching(lambda x: linear(x) + 1e-3 * len(x), x, tolerance=0.01)
+
+
+def test_a_running_norm_is_checked_as_it_is_used() -> None:
+    norm = nn.BatchNorm1d(T).train()
+    norm(torch.randn(13, T, D) * 3)
+    assert check.batching(norm, torch.randn(B, T, D))
+
+
+UNFIT: list[tuple[Callable[[], object], str]] = [
+    (
+        lambda: check.batching(Mixing()),
+        "batching was given nothing; give tensors, batch first, with the same samples in",
+    ),
+    (lambda: check.batching(Mixing(), torch.zeros(1, T, D)), r"was given \(1, 7, 6\); give tensors, .* two at least"),
+    (lambda: check.batching(Mixing(), torch.tensor(1.0)), r"was given \(\); give tensors"),
+    (
+        lambda: check.batching(Mixing(), torch.zeros(2, T, D), torch.zeros(3, T)),
+        r"was given \(2, 7, 6\) and \(3, 7\); give tensors",
+    ),
+    (lambda: check.batching(Mixing(), torch.zeros(2, T, D), "x"), r"was given \(2, 7, 6\) and str; give tensors"),
+    (
+        lambda: check.batching(Mixing(), torch.zeros(2, T, D), torch.zeros(2, S), lengths=LENGTHS),
+        "was given 2 inputs and the lengths of 1; give a sequence with the lengths of each, None where one has no padding",
+    ),
+    (
+        lambda: check.batching(Mixing(), torch.zeros(2, T, D), lengths=(T, T + 1)),
+        r"lengths \[7, 8\] do not fit an input of shape \(2, 7, 6\); give one for each sample",
+    ),
+    (lambda: check.batching(Mixing(), torch.zeros(2, T, D), lengths=(T,)), r"lengths \[7\] do not fit"),
+    (lambda: check.batching(torch.sum, torch.zeros(2), lengths=(1, 1)), r"lengths \[1, 1\] do not fit an input of"),
+    (
+        lambda: check.batching(nn.Linear(D, D), torch.zeros(2, T, D), lengths=LENGTHS),
+        "Linear has no argument for the lengths of input 0, known as lengths, source_lengths, src_lengths, input_lengths; "
+        "give call=lambda module, ",
+    ),
+    (
+        lambda: check.batching(Mixing(), torch.zeros(2, T, D), torch.zeros(2, S), lengths=(None, (S, 3))),
+        "no argument for the lengths of input 1, known as target_lengths",
+    ),
+    (
+        lambda: check.batching(lambda x: x.sum(), torch.zeros(2, T, D)),
+        r"gave \(\) for 2 samples; give one, or call=, whose",
+    ),
+    (
+        lambda: check.batching(lambda x: x.mT, torch.zeros(2, T, D), lengths=LENGTHS, call=lambda m, x, lengths: m(x)),
+        r"gave \(6, 7\) for a sample in the batch and \(6, 3\) for the same alone; give lengths, or call=",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "said"), UNFIT)
+def test_what_cannot_be_compared_is_refused(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(CheckError, match=said):
+        call()
+
+
 # --- cache ----------------------------------------------------------------------------------------------------
 
 
@@ -242,7 +418,7 @@ class WithoutOffset(Positions):
         super().__init__()
         self.inner = Sinusoidal(64)
 
-    def forward(self, states: Tensor, first: int = 0) -> Tensor:
+    def forward(self, states: Tensor, first: First = 0) -> Tensor:
         return self.inner(states)  # type: ignore[no-any-return]
 
 
@@ -373,6 +549,7 @@ CHECKS: dict[str, Callable[[nn.Module], check.Report]] = {
     "causality": lambda module: check.causality(module, torch.randn(B, T, D)),
     "padding": lambda module: check.padding(module, torch.randn(B, T, D), LENGTHS, call=lambda m, x, lengths: m(x)),
     "parity": lambda module: check.parity(module, module, torch.randn(B, T, D)),
+    "batching": lambda module: check.batching(module, torch.randn(B, T, D)),
 }
 
 
@@ -407,6 +584,7 @@ def test_no_check_draws_from_the_common_random_numbers() -> None:
         check.padding(module, x, LENGTHS, call=lambda module, x, lengths: module(x)),
         check.parity(module, module, x),
         check.cache(model, source, target),
+        check.batching(model, source, target),
     ]
     assert all(reports)
     assert torch.equal(torch.get_rng_state(), state)
@@ -419,6 +597,7 @@ def test_the_inputs_are_left_as_they_were() -> None:
         check.causality(Shifted(0), x),
         check.padding(Centred(), x, LENGTHS),
         check.parity(Shifted(0), Shifted(0), x),
+        check.batching(Centred(), x, lengths=LENGTHS),
     ]
     assert all(reports)
     assert torch.equal(x, kept)

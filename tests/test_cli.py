@@ -19,7 +19,7 @@ import tiny_run
 from pellucid import cli
 from pellucid.config import RunConfig
 from pellucid.decoding import load
-from pellucid.jobs.mask import Size, describe
+from pellucid.jobs.mask import Attention, Size, describe, planned
 from pellucid.jobs.scoring import Scores, score_corpus
 from pellucid.run import Run
 
@@ -488,6 +488,38 @@ def test_a_mask_is_drawn_converted_and_put_in_a_picture(shell: Shell) -> None:
         (("segments(0, 1)", "--keys", 3), "Segments(((0, 1),)) knows 2 keys and was asked for 3"),
         (("causal", "--queries", -1), "invalid value for '--queries'"),
         (("causal", "--png", "mask.jpg"), "a picture was to be written to mask.jpg, but it is PNG or SVG"),
+        (("causal", "--plan", "--backend", "flax"), "unknown backend 'flax'; did you mean 'flex'?"),
+        (
+            ("causal", "--plan", "--backend", "cuda"),
+            "unknown backend 'cuda'; known are auto, formula, fused, blocks, flex",
+        ),
+        (("causal", "--plan", "--dtype", "flaot32"), "unknown dtype 'flaot32'; did you mean 'float32'?"),
+        (("causal", "--plan", "--dropout", 1), "a dropout of 1.0 was given, but dropout is a share of 1"),
+        (
+            ("causal", "--plan", "--queries", 0),
+            "a plan was asked for with 0 queries, 8 keys, 8 heads of 64 and 1 samples",
+        ),
+        (("causal", "--plan", "--head-dim", 0), "invalid value for '--head-dim'"),
+        (("padding(5, 3)", "--plan", "--batch", 1), "--batch is 1, but the mask is written for 2; leave --batch out"),
+        (("heads(full, causal)", "--plan", "--heads", 8), "--heads is 8, but the mask is written for 2; leave --heads"),
+        (("segments(0, 1)", "--plan", "--keys", 3), "Segments(((0, 1),)) knows 2 keys and was asked for 3"),
+        *(
+            (("causal", "--plan", *words), "--plan was given with --as or --causal-model, which are about a library's")
+            for words in (("--as", "sdpa"), ("--causal-model",))
+        ),
+        *(
+            (
+                ("causal", *words),
+                "--backend, --head-dim, --dtype, --learns or --dropout was given without --plan, to which",
+            )
+            for words in (
+                ("--backend", "fused"),
+                ("--head-dim", 3),
+                ("--dtype", "float16"),
+                ("--learns", "--as", "sdpa"),
+                ("--dropout", 0.5),
+            )
+        ),
         ((), "missing argument 'MASK'"),
     ],
 )
@@ -496,6 +528,53 @@ def test_a_slip_about_masks_is_one_sentence(shell: Shell, call: tuple[object, ..
     assert ended.status == 2
     assert ended.err.startswith(f"pellucid: {said}")
     assert ended.err.count("\n") == 1
+
+
+def test_a_plan_says_which_kernel_and_why_and_draws_the_blocks(shell: Shell) -> None:
+    ended = shell("mask", "chunked(512)", "--plan", "--queries", 2048, "--keys", 2048)
+    assert (ended.status, ended.err) == (0, "")
+    said, tiles, legend, *rows = lines(ended.out)
+    assert re.match(r"blocks: the tiles that are seen cost about \d\d% of ", said)
+    assert tiles == "blocks computes 25.0% of the cells, in 4 tiles"
+    assert legend.startswith("Chunked(512)   rows: 2,048 queries, 32 to a line, columns: 2,048 keys, 32 to a mark")
+    chunks = ["·" * 16 * at + "█" * 16 + "·" * 16 * (3 - at) for at in range(4)]
+    assert [row[-64:] for row in rows] == [chunk for chunk in chunks for _ in range(16)]
+
+
+def test_a_plan_of_a_causal_window_shows_its_band(shell: Shell) -> None:
+    ended = shell("mask", "causal & window(256, 0)", "--plan", "--queries", 2048, "--keys", 2048)
+    said, _, _, *rows = lines(ended.out)
+    assert said.startswith("blocks: ")
+    ends = [("▒" if row >= 8 else "", max(0, row - 7)) for row in range(64)]  # 256 keys are eight marks
+    bands = [edge + "█" * (row - start) + "▒" for row, (edge, start) in enumerate(ends)]
+    assert [row[-64:] for row in rows] == [
+        ("·" * max(0, at - 8) + band).ljust(64, "·") for at, band in enumerate(bands)
+    ]
+
+
+def test_a_plan_hears_what_else_is_asked(shell: Shell) -> None:
+    size = ("--plan", "--queries", 300, "--keys", 300)
+    assert shell("mask", "causal", *size).out.startswith("fused: torch's kernel has a flag that hides the future\n")
+    assert shell("mask", "causal", *size, "--backend", "formula").out.startswith("formula: it was asked for")
+    assert shell("mask", "causal", *size, "--backend", "flex", "--no-learns").out.startswith("flex: it was asked for")
+    learned = shell("mask", "causal", *size, "--backend", "flex", "--learns")
+    assert "flex was asked for, but FlexAttention has no backward pass on a CPU\n" in learned.out
+    dropped = shell("mask", "causal", *size, "--backend", "flex", "--dropout", 0.5)
+    assert "flex was asked for, but FlexAttention has no dropout\n" in dropped.out
+    asked = shell("mask", "window(9, 0)", *size, "--batch", 3, "--heads", 5, "--head-dim", 7, "--dtype", "float64")
+    attention = Attention(batch=3, heads=5, head_dim=7, dtype="float64")
+    assert asked == (0, planned("window(9, 0)", Size(300, 300), attention) + "\n", "")
+    assert asked != shell("mask", "window(9, 0)", *size)  # more samples, and a tile's own cost weighs less
+
+
+def test_a_long_plan_is_made_and_a_small_one_put_in_a_picture(shell: Shell) -> None:
+    long = shell("mask", "chunked(8192)", "--plan", "--queries", 2**16, "--keys", 2**16)
+    assert lines(long.out)[1] == "blocks computes 12.5% of the cells, in 8 tiles"
+    pictured = shell("mask", "causal", "--plan", "--png", "mask.png")
+    assert (pictured.status, pictured.err) == (0, "the picture is in mask.png\n")
+    assert pictured.out == shell("mask", "causal", "--plan").out
+    assert pictured.out.startswith("fused: ")
+    assert Path("mask.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -515,7 +594,9 @@ def test_a_terminal_is_answered_line_by_line(
     monkeypatch.setattr(keyboard, "isatty", lambda: terminal)
     monkeypatch.setattr(sys, "stdin", keyboard)
     monkeypatch.setattr(sys, "argv", ["pellucid", "translate", str(run_folder), *map(str, call)])
-    monkeypatch.setattr(cli, "_write_line", lambda *_: sys.exit(typed.tell() // 4))  # at the first answer
+    monkeypatch.setattr(
+        "pellucid.cli.output._write_line", lambda *_: sys.exit(typed.tell() // 4)
+    )  # at the first answer
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == ahead

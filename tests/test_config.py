@@ -41,6 +41,11 @@ REFUSED: list[tuple[type[Settings], str, Any, str]] = [
     (ModelConfig, "norm", "middle", "'pre' or 'post'"),
     (ModelConfig, "activation", "swish", "'relu' or 'gelu'"),
     (ModelConfig, "positions", "sinus", "'sinusoidal'"),
+    (ModelConfig, "positions", "relative", "'sinusoidal', 'learned', 'rotary', 'alibi', 't5' or 'none'"),
+    (ModelConfig, "rotary_base", 1.0, "greater than 1"),
+    (ModelConfig, "rotary_base", INFINITE, "a finite number"),
+    (ModelConfig, "rotary_scaling", "dynamic", "'none', 'linear', 'ntk' or 'yarn'"),
+    (ModelConfig, "rotary_factor", 0.5, "greater than or equal to 1"),
     (ModelConfig, "tie_embeddings", "both", "'none', 'decoder' or 'all'"),
     (DataConfig, "tokenizer", "words", "'unigram' or 'bpe'"),
     (DataConfig, "max_length", 1, "greater than or equal to 2"),
@@ -70,6 +75,21 @@ SLIPS: list[tuple[Callable[[], object], str]] = [
     (
         lambda: ModelConfig(d_model=10, num_heads=3),
         "model: d_model 10 does not divide into 3 heads; choose num_heads that divides d_model",
+    ),
+    (
+        lambda: ModelConfig(d_model=66, num_heads=6, positions="rotary"),
+        "model: positions = 'rotary' turns pairs of numbers, but d_model 66 over 6 heads leaves 11 to each, which is odd; "
+        "choose d_model and num_heads that leave an even number",
+    ),
+    (
+        lambda: ModelConfig(positions="rotary", rotary_factor=4),
+        "model: rotary_factor 4 changes nothing where positions = 'rotary' and rotary_scaling = 'none'; set positions = "
+        "'rotary' and choose rotary_scaling 'linear', 'ntk' or 'yarn', or leave rotary_factor at 1",
+    ),
+    (
+        lambda: ModelConfig(positions="alibi", rotary_factor=1.5, rotary_scaling="ntk"),
+        "model: rotary_factor 1.5 changes nothing where positions = 'alibi' and rotary_scaling = 'ntk'; set positions = "
+        "'rotary' and choose rotary_scaling 'linear', 'ntk' or 'yarn', or leave rotary_factor at 1",
     ),
     (
         lambda: ModelConfig(tie_embeddings="all", source_vocab_size=11, target_vocab_size=13),
@@ -285,14 +305,21 @@ def runs(draw: st.DrawFn) -> RunConfig:
         held_out=draw(COUNTS),
     )
     tying = draw(choice(ModelConfig, "tie_embeddings"))
+    positions, scaling = draw(choice(ModelConfig, "positions")), draw(choice(ModelConfig, "rotary_scaling"))
     model = ModelConfig(
         source_vocab_size=vocabulary,
         target_vocab_size=vocabulary if data.shared_vocabulary else draw(st.integers(min_value=4)),
-        d_model=heads * head_dim,
+        d_model=heads * head_dim * (2 if positions == "rotary" else 1),
         num_heads=heads,
         dropout=draw(SHARES),
         norm=draw(choice(ModelConfig, "norm")),
-        positions=draw(choice(ModelConfig, "positions")),
+        positions=positions,
+        position_layout=draw(choice(ModelConfig, "position_layout")),
+        rotary_base=draw(st.floats(min_value=1, max_value=1e9, exclude_min=True)),
+        rotary_scaling=scaling,
+        rotary_factor=draw(st.floats(min_value=1, max_value=1e3))
+        if (positions, scaling != "none") == ("rotary", True)
+        else 1,
         tie_embeddings="none" if tying == "all" and not data.shared_vocabulary else tying,
     )
     training = TrainingConfig(

@@ -638,7 +638,9 @@ def test_a_block_mask_is_made_without_all_cells(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Causal, "see", counted)
     exported(Causal() & Window(500, 0), "flex", (1009, 1013, 0))
-    assert most == 128 * 1013
+    assert most == 0
+    exported(Causal() & Dilated(3), "flex", (1009, 1013, 0))
+    assert most == 8 * 128 * 128  # the blocks of the diagonal
 
 
 def test_flex_attention_is_given_nothing_where_nothing_is_hidden() -> None:

@@ -121,6 +121,7 @@ BAD: list[tuple[Rule, str, str]] = [
     (habits.sizes, "src/pellucid/run.py", f"def f({NINE}):\n    pass"),
     (habits.sizes, "src/pellucid/run.py", f"def f(*, {NINE}):\n    pass"),
     (habits.sizes, "src/pellucid/run.py", f"def __init__(self, {NINE}):\n    pass"),
+    (habits.sizes, "src/pellucid/cli/runs.py", f"def train({NINE}):\n    pass"),
     (habits.finished, "src/pellucid/run.py", "# TODO write this"),
     (habits.finished, "src/pellucid/run.py", '"""A Placeholder."""'),
     (habits.safe, "src/pellucid/run.py", "import pickle"),
@@ -146,7 +147,7 @@ GOOD: list[tuple[Rule, str, str]] = [
     (plan.on_the_map, "src/pellucid/masks/__init__.py", ""),
     (plan.floors, "src/pellucid/model/decoder.py", "from pellucid import masks\nfrom pellucid.shapes import Ids"),
     (plan.floors, "src/pellucid/masks/algebra.py", "def to():\n    from pellucid.masks.conventions import TABLE"),
-    (plan.floors, "src/pellucid/cli.py", "def train():\n    from pellucid.jobs.train import train"),
+    (plan.floors, "src/pellucid/cli/runs.py", "def train():\n    from pellucid.jobs.train import train"),
     (plan.strangers, "src/pellucid/decoding/engines.py", "from pellucid.model import Transformer"),
     (plan.strangers, "src/pellucid/jobs/demo.py", "from pellucid import check, view"),
     (plan.strangers, "src/pellucid/view/look.py", "from pellucid.view.figure import save"),
@@ -156,7 +157,7 @@ GOOD: list[tuple[Rule, str, str]] = [
     (habits.opening, "src/pellucid/run.py", '"""A run on disk,\nread and written.\n\nIt is atomic. Truly."""'),
     (habits.sizes, "src/pellucid/run.py", LONG_FUNCTION.replace("():\n    x = 1", '():\n    """One.\n\n    Two."""')),
     (habits.sizes, "src/pellucid/run.py", f"def __init__(self, *, {NINE}):\n    pass"),
-    (habits.sizes, "src/pellucid/cli.py", f"def train(*, {NINE}):\n    pass"),
+    (habits.sizes, "src/pellucid/cli/runs.py", f"def train(*, {NINE}):\n    pass"),
     (habits.safe, "src/pellucid/run.py", "model.eval()\nlines = text.split('\\n')"),
     (habits.open_keywords, "src/pellucid/config.py", "def replace(self, **changes):\n    pass"),
     (habits.errors, "src/pellucid/run.py", "raise RunError(f'step {1.5} of {path} is gone; did you mean 2?')"),
@@ -222,8 +223,8 @@ def test_overriding_is_found() -> None:
     abstract = "class Above(ABC):\n    @abstractmethod\n    def one(self): ...\n    def two(self): return 2\n"
     below = "class Below(Above):\n    def one(self): return 3\n    def two(self): return 3\n"
     lowest = "class Lowest(pellucid.run.Below[int]):\n    def two(self): return 4\n    def three(self): return 4\n"
-    assert habits.overriding({"src/pellucid/run.py": abstract, "src/pellucid/cli.py": below}) == []
-    found = habits.overriding({"src/pellucid/run.py": abstract + below, "src/pellucid/cli.py": lowest})
+    assert habits.overriding({"src/pellucid/run.py": abstract, "src/pellucid/cli/runs.py": below}) == []
+    found = habits.overriding({"src/pellucid/run.py": abstract + below, "src/pellucid/cli/runs.py": lowest})
     assert found == ["Lowest.two replaces Below.two"]
 
 

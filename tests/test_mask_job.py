@@ -1,4 +1,4 @@
-"""`pellucid mask` draws, counts, converts and pictures a mask that was written as text; each slip has its sentence."""
+"""`pellucid mask` draws, counts, converts, plans and pictures a mask written as text; each slip has its sentence."""
 
 import ast
 from pathlib import Path
@@ -10,7 +10,9 @@ import torch
 from pellucid import masks
 from pellucid.errors import ConfigError, MaskError
 from pellucid.jobs import mask as room
-from pellucid.jobs.mask import Size, arguments, describe, picture
+from pellucid.jobs.mask import Attention, Size, arguments, describe, picture, planned
+from pellucid.model import attend
+from pellucid.model.kernels import Backend
 
 QUERIES, KEYS = 5, 7
 
@@ -118,3 +120,71 @@ def test_a_picture_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         picture("causal", Size(), tmp_path / "mask.jpg")
     with pytest.raises(ConfigError, match=r"nowhere/mask\.png cannot be written"):
         picture("causal", Size(), tmp_path / "nowhere" / "mask.png")
+
+
+# --- plans ---------------------------------------------------------------------------------------------------
+
+LONG = Size(queries=1031, keys=1033, first_query=11)
+USUAL = Attention(head_dim=5)
+
+
+@pytest.mark.parametrize(
+    ("expression", "attention", "backend", "kernel"),
+    [
+        ("full", Attention(batch=3, heads=2, head_dim=5), "auto", "fused"),
+        ("causal & window(23, 0)", USUAL, "auto", "blocks"),
+        ("causal & window(23, 0)", Attention(batch=3, heads=2, head_dim=5, learns=True), "auto", "blocks"),
+        ("padding(290, 37, 150)", USUAL, "auto", "blocks"),
+        ("heads(chunked(64), window(23, 0))", Attention(batch=3, head_dim=5, dtype="float64"), "auto", "blocks"),
+        ("full", USUAL, "blocks", "blocks"),
+        ("window(23, 0)", USUAL, "formula", "formula"),
+        ("window(23, 0)", USUAL, "fused", "fused"),
+        ("causal", Attention(head_dim=5, dropout=0.25), "flex", "blocks"),
+        ("causal", Attention(head_dim=5, learns=True), "flex", "blocks"),
+    ],
+)
+def test_a_plan_is_what_attend_does(expression: str, attention: Attention, backend: Backend, kernel: str) -> None:
+    mask = masks.parse(expression)
+    batch, heads = attention.batch or mask.batch or 1, attention.heads or mask.heads or 8
+    query, key = (
+        torch.zeros(batch, heads, length, 5, dtype=room.DTYPES[attention.dtype], requires_grad=attention.learns)
+        for length in (1031, 1033)
+    )
+    _, done = attend(query, key, key, mask, None, 11, backend, dropout=attention.dropout, explain=True)
+    assert done.backend == kernel
+    assert planned(expression, LONG, attention, backend) == str(done)
+
+
+def test_what_is_planned_takes_no_memory() -> None:
+    attention = Attention(batch=3, heads=7, head_dim=5, dtype="bfloat16", learns=True)
+    query, key = attention.tensors(masks.Causal(), 2**30, 11)
+    assert (query.shape, key.shape) == ((3, 7, 2**30, 5), (3, 7, 11, 5))
+    for tensor in (query, key):
+        assert (tensor.dtype, tensor.requires_grad) == (torch.bfloat16, True)
+        assert tensor.untyped_storage().nbytes() == 2
+    query, key = Attention().tensors(
+        masks.Padding((5, 3)) & masks.Heads((masks.Full(), masks.Causal(), masks.Full())), 5, 11
+    )
+    assert (query.shape, key.shape) == ((2, 3, 5, 64), (2, 3, 11, 64))
+    assert (query.dtype, query.requires_grad) == (torch.float32, False)
+    assert Attention().tensors(masks.Causal(), 5, 11)[0].shape == (1, 8, 5, 64)
+
+
+@pytest.mark.parametrize("attention", [Attention(batch=0), Attention(heads=0), Attention(head_dim=0)])
+def test_a_plan_of_nothing_is_refused(attention: Attention) -> None:
+    with pytest.raises(
+        MaskError, match=r"8 queries, 8 keys.* but where one of them is 0, nothing is computed; ask for 1"
+    ):
+        planned("causal", Size(), attention)
+    with pytest.raises(MaskError, match=r"with 5 queries, 0 keys"):
+        planned("causal", Size(5, 0), Attention())
+
+
+@pytest.mark.parametrize("size", [Size(2**18 + 1, 2**18), Size(2**36, 2)])
+def test_what_would_take_too_long_is_refused(size: Size) -> None:
+    with pytest.raises(MaskError, match=r"Causal\(\) has .* cells .*, and 68,719,476,736 are planned at most; ask for"):
+        planned("causal", size, Attention())
+    with pytest.raises(MaskError, match=r"and 8,589,934,592 are counted at most; ask for fewer with --queries"):
+        describe("causal", size)
+    with pytest.raises(MaskError, match=r"68,719,738,880 cells at 131,072 queries and 262,145 keys"):
+        planned("causal & padding(7, 5)", Size(2**17, 2**18 + 1), Attention())

@@ -1,18 +1,35 @@
-"""Positions: the paper's formula written again with `math`, row by row, and the end of a learned table."""
+"""Absolute positions: the paper's formula written again with `math`, layouts, and the end of a learned table."""
 
 import math
+from collections.abc import Iterator
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pellucid.config import ModelConfig
-from pellucid.errors import PositionError
+from pellucid.errors import ConfigError, PositionError, ShapeError
 from pellucid.model import Transformer
-from pellucid.model.positions import Learned, NoPositions, Sinusoidal
+from pellucid.model.positions import (
+    Learned,
+    NoPositions,
+    Positions,
+    Sinusoidal,
+    halves_to_interleaved,
+    interleaved_to_halves,
+)
 
 B, S, T, D = 2, 5, 7, 11
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Calls as users make them, without the tests' own check of types, which would refuse before the scheme does."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def paper(pos: int, column: int, d_model: int) -> float:
@@ -100,9 +117,85 @@ def test_generation_stops_at_the_limit_of_learned_positions() -> None:
         model.encode(torch.full((1, S + 1), 4))
 
 
-def test_no_positions_leaves_states_alone() -> None:
+@pytest.mark.parametrize("scheme", [Sinusoidal(D), Sinusoidal(D, "halves"), Learned(D, max_positions=13)], ids=repr)
+def test_each_sample_may_begin_at_a_position_of_its_own(scheme: Positions) -> None:
+    states = torch.randn(3, T, D)
+    told = scheme(states, first=torch.tensor([0, 6, 2], dtype=torch.int32))
+    for sample, first in enumerate((0, 6, 2)):
+        assert torch.equal(told[sample], scheme(states[sample : sample + 1], first=first)[0])
+
+
+@pytest.mark.parametrize("scheme", [Sinusoidal(D), Learned(D, max_positions=T)], ids=repr)
+def test_padding_in_front_is_told_position_0(scheme: Positions) -> None:
     states = torch.randn(B, T, D)
+    zero = scheme(torch.zeros(1, 1, D))[0, 0]
+    told = scheme(states, first=torch.tensor([-2, 0]))
+    assert torch.equal(told[0, 2:], scheme(states[:1, 2:])[0])
+    assert torch.equal(told[1], scheme(states[1:])[0])
+    assert torch.equal(told[0, :2], states[0, :2] + zero)
+    assert torch.equal(scheme(states[:1], first=-2), told[:1])
+    assert torch.equal(scheme(states, first=-T), states + zero)
+
+
+def test_learned_looks_for_its_limit_in_every_sample() -> None:
+    positions = Learned(D, max_positions=T)
+    assert positions(torch.zeros(B, S, D), first=torch.tensor([-5, 2])).shape == (B, S, D)
+    with pytest.raises(PositionError, match="a token stands at position 7, but max_positions=7 were learned"):
+        positions(torch.zeros(B, S, D), first=torch.tensor([-5, 3]))
+    assert positions(torch.zeros(0, S, D), first=torch.zeros(0, dtype=torch.int64)).shape == (0, S, D)
+
+
+def test_learned_gathers_gradients_where_each_sample_stands() -> None:
+    positions = Learned(D, max_positions=T)
+    told = positions(torch.zeros(B, S, D), first=torch.tensor([-1, 2]))
+    (slope,) = torch.autograd.grad(told.sum(), positions.weight)
+    assert slope[:, 0].tolist() == [2, 1, 2, 2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("scheme", [Sinusoidal(D), Learned(D, max_positions=T)], ids=repr)
+@pytest.mark.parametrize("first", [torch.tensor([0, 1, 2]), torch.tensor([0.0, 1.0]), torch.tensor(1)], ids=repr)
+@pytest.mark.usefixtures("unchecked")
+def test_a_first_position_is_one_whole_number_for_each_sample(scheme: Positions, first: torch.Tensor) -> None:
+    with pytest.raises(ShapeError, match=r"`first` was given as a tensor of shape .* for 2 samples; give one number"):
+        scheme(torch.zeros(B, S, D), first)
+
+
+@given(st.integers(0, 13), st.lists(st.sampled_from([1, 2, 3]), max_size=2))
+def test_layouts_turn_into_each_other_and_back(width: int, axes: list[int]) -> None:
+    table = torch.randn(*axes, width)
+    halves = interleaved_to_halves(table)
+    evens_first = sorted(range(width), key=lambda column: column % 2)
+    assert torch.equal(halves, table[..., evens_first])
+    assert torch.equal(halves_to_interleaved(halves), table)
+    assert torch.equal(interleaved_to_halves(halves_to_interleaved(table)), table)
+
+
+@pytest.mark.parametrize("d_model", [D, 12, 1])
+def test_tables_of_both_layouts_turn_into_each_other(d_model: int) -> None:
+    interleaved = Sinusoidal(d_model).table(length=T)
+    halves = Sinusoidal(d_model, layout="halves").table(length=T)
+    assert torch.equal(interleaved_to_halves(interleaved), halves)
+    assert torch.equal(halves_to_interleaved(halves), interleaved)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_an_unknown_layout_is_refused() -> None:
+    with pytest.raises(ConfigError, match="layout='split', but it knows 'interleaved' and 'halves'; choose one"):
+        Sinusoidal(D, "split")  # type: ignore[arg-type]
+
+
+def test_no_positions_leaves_all_three_doors_closed() -> None:
+    states, heads = torch.randn(B, T, D), torch.randn(B, 3, T, D)
     assert NoPositions()(states, first=3) is states
+    assert NoPositions().rotate(heads, first=torch.tensor([3, 0])) is heads
+    assert NoPositions().bias(queries=T, keys=S) is None
+
+
+@pytest.mark.parametrize("scheme", [Sinusoidal(D), Learned(D, max_positions=T)], ids=repr)
+def test_absolute_schemes_open_the_first_door_alone(scheme: Positions) -> None:
+    heads = torch.randn(B, 3, T, D)
+    assert scheme.rotate(heads, first=3) is heads
+    assert scheme.bias(queries=T, keys=S) is None
 
 
 def test_a_scheme_says_what_it_is() -> None:

@@ -1,5 +1,6 @@
 """Every setting, frozen and checked, as a value that can be written to TOML and read back; no torch."""
 
+from pellucid.config.model import ModelConfig
 from pellucid.config.sections import (
     BEGIN_ID,
     END_ID,
@@ -7,7 +8,6 @@ from pellucid.config.sections import (
     UNKNOWN_ID,
     DataConfig,
     DecodingConfig,
-    ModelConfig,
     RunConfig,
     TrainingConfig,
 )

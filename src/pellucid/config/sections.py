@@ -1,19 +1,20 @@
 """Every setting, frozen and checked, as a value that can be written to TOML and read back.
 
-`ModelConfig` says what the network is; `DataConfig` how text becomes batches; `TrainingConfig` how weights are
-found; `DecodingConfig` how sentences are. `RunConfig` is the four together: one file, one run. Nothing here knows
-torch, so that reading a settings file is instant.
+`DataConfig` says how text becomes batches; `TrainingConfig` how weights are found; `DecodingConfig` how sentences are.
+`RunConfig` is these three and the network's `ModelConfig` together: one file, one run. Nothing here knows torch, so that
+reading a settings file is instant.
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
 from pydantic import Field, model_validator
 
-from pellucid.config.settings import Settings, known, set_one
+from pellucid.config.model import ModelConfig
+from pellucid.config.settings import Count, Finite, NotNegative, Positive, Probability, Settings, known, set_one
 from pellucid.errors import ConfigError
 
 __all__ = [
@@ -23,100 +24,12 @@ __all__ = [
     "UNKNOWN_ID",
     "DataConfig",
     "DecodingConfig",
-    "ModelConfig",
     "RunConfig",
     "TrainingConfig",
 ]
 
 PAD_ID, UNKNOWN_ID, BEGIN_ID, END_ID = 0, 1, 2, 3
 """The four ids that are not text, the same in every vocabulary."""
-
-Count = Annotated[int, Field(ge=1, lt=2**31)]
-Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-
-
-class ModelConfig(Settings):
-    """The network: its widths, depths and habits (Vaswani et al. 2017, section 3 and table 3).
-
-    `norm` is "post" (the paper: LayerNorm(x + Sublayer(x))) or "pre" (x + Sublayer(LayerNorm(x))). `tie_embeddings`
-    shares weights: "decoder" between target embedding and output projection, "all" with the source embedding too,
-    which needs one shared vocabulary. `dropout` acts where the paper has it: on each sublayer's output and on the sum
-    of embeddings and positions; `attention_dropout` and `activation_dropout` are separate, and off by default.
-    """
-
-    section = "model"
-
-    source_vocab_size: Annotated[int, Field(ge=4)] = 8000
-    target_vocab_size: Annotated[int, Field(ge=4)] = 8000
-    d_model: Count = 512
-    num_heads: Count = 8
-    d_ff: Count = 2048
-    num_encoder_layers: Count = 6
-    num_decoder_layers: Count = 6
-    dropout: Probability = 0.1
-    attention_dropout: Probability = 0.0
-    activation_dropout: Probability = 0.0
-    norm: Literal["pre", "post"] = "post"
-    activation: Literal["relu", "gelu"] = "relu"
-    positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
-    position_layout: Literal["interleaved", "halves"] = "interleaved"
-    max_positions: Count = 1024
-    tie_embeddings: Literal["none", "decoder", "all"] = "none"
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.d_model % self.num_heads:
-            raise ValueError(
-                f"d_model {self.d_model} does not divide into {self.num_heads} heads; "
-                "choose num_heads that divides d_model"
-            )
-        if self.tie_embeddings == "all" and self.source_vocab_size != self.target_vocab_size:
-            raise ValueError(
-                "tie_embeddings = 'all' needs one vocabulary for both languages, but source_vocab_size is "
-                f"{self.source_vocab_size} and target_vocab_size {self.target_vocab_size}; "
-                "make them equal, or tie 'decoder' or 'none'"
-            )
-        return self
-
-    @property
-    def head_dim(self) -> int:
-        """Width of one head: d_model / num_heads."""
-        return self.d_model // self.num_heads
-
-    @classmethod
-    def base(cls, **changes: Any) -> Self:
-        """The paper's base model (table 3): 37,000 shared byte pairs and, with one vocabulary, all three tied.
-
-        >>> ModelConfig.base().d_ff
-        2048
-        """
-        return cls._paper({}, changes)
-
-    @classmethod
-    def big(cls, **changes: Any) -> Self:
-        """The paper's big model (table 3)."""
-        return cls._paper({"d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3}, changes)
-
-    @classmethod
-    def _paper(cls, sizes: Mapping[str, Any], changes: Mapping[str, Any]) -> Self:
-        settings = {"source_vocab_size": 37000, "target_vocab_size": 37000, **sizes, **changes}
-        shared = settings["source_vocab_size"] == settings["target_vocab_size"]
-        return cls(**{"tie_embeddings": "all" if shared else "none", **settings})
-
-    @classmethod
-    def small(cls, **changes: Any) -> Self:
-        """A model that a laptop trains overnight: 7.6 M parameters with a tied vocabulary of 8,000."""
-        sizes: dict[str, Any] = {"d_model": 256, "num_heads": 4, "d_ff": 1024, "norm": "pre"}
-        return cls(**{**sizes, "num_encoder_layers": 3, "num_decoder_layers": 3, **changes})
-
-    @classmethod
-    def tiny(cls, **changes: Any) -> Self:
-        """A model for trying things out: it learns ten sentences in seconds."""
-        sizes: dict[str, Any] = {"d_model": 64, "num_heads": 4, "d_ff": 128, "norm": "pre"}
-        return cls(**{**sizes, "num_encoder_layers": 2, "num_decoder_layers": 2, **changes})
 
 
 class DataConfig(Settings):

@@ -3,13 +3,19 @@
 import difflib
 import tomllib
 from collections.abc import Iterable
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pellucid.errors import ConfigError
 
-__all__ = ["Settings", "known", "set_one"]
+__all__ = ["Count", "Finite", "NotNegative", "Positive", "Probability", "Settings", "known", "set_one"]
+
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Settings(BaseModel):

@@ -1,23 +1,27 @@
-"""Draw a mask that was written as text, count what it shows, convert it, and put it in a picture."""
+"""Draw a mask that was written as text, count what it shows, convert it, plan its attention, and put it in a picture."""
 
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from pellucid.errors import MaskError
+from pellucid.config.settings import known
+from pellucid.errors import ConfigError, MaskError
 from pellucid.masks import BlindRows, Heads, Mask, Padding, Prefix, Segments, parse
 from pellucid.masks.conventions import CONVENTIONS
 from pellucid.masks.joins import Join, Not
 
-__all__ = ["Size", "arguments", "describe", "picture"]
+__all__ = ["Attention", "Size", "arguments", "describe", "picture", "planned"]
 
 MOST_COUNTED = 2**33  # cells: some minutes
+MOST_PLANNED = 2**36  # cells: likewise, where the mask's parts do not tell what a whole block holds
 USUAL = 8  # queries and keys of a mask that does not say
+USUAL_HEADS = 8  # of an attention
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 MOST_PRINTED = 4096  # numbers of a tensor that are printed
 MOST_PANELS, MOST_CELLS = 6, 2048  # of a picture, and along one side of it
 
@@ -41,16 +45,52 @@ class Size:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What attends under a mask, besides the sizes of the mask.
+
+    Attributes:
+        batch: samples; None is as many as the mask tells apart, or 1.
+        heads: likewise, or 8.
+        head_dim: the width of a head.
+        dtype: the numbers' type, by its name in torch.
+        learns: whether gradients are wanted.
+        dropout: the share of weights that is dropped.
+    """
+
+    batch: int | None = None
+    heads: int | None = None
+    head_dim: int = 64
+    dtype: str = "float32"
+    learns: bool = False
+    dropout: float = 0.0
+
+    def tensors(self, mask: Mask, queries: int, keys: int) -> tuple[Tensor, Tensor]:
+        """Queries (B, H, Q, head_dim) and keys (B, H, K, head_dim): one number each, which stands everywhere.
+
+        Raises:
+            ConfigError: there is no such dtype.
+            MaskError: the mask tells other samples or heads apart, or nothing attends.
+        """
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"unknown dtype '{self.dtype}'; {known(self.dtype, DTYPES)}")
+        batch = _agreed("--batch", self.batch, mask.batch, 1)
+        heads = _agreed("--heads", self.heads, mask.heads, USUAL_HEADS)
+        sizes = (batch, heads, queries, keys, self.head_dim)
+        if min(sizes) < 1:
+            raise MaskError(
+                f"a plan was asked for with {queries} queries, {keys} keys, {heads} heads of {self.head_dim} and {batch} "
+                "samples, but where one of them is 0, nothing is computed; ask for 1 of each at least"
+            )
+        one = torch.empty(1, dtype=DTYPES[self.dtype], requires_grad=self.learns)
+        return one.expand(batch, heads, queries, self.head_dim), one.expand(batch, heads, keys, self.head_dim)
+
+
 def describe(expression: str, size: Size) -> str:
     """The picture for the terminal, and below it what was counted."""
     mask = parse(expression)
     queries, keys, first = size.of(mask)
-    cells = (mask.batch or 1) * (mask.heads or 1) * queries * keys
-    if cells > MOST_COUNTED:
-        raise MaskError(
-            f"{expression} has {cells:,} cells at {queries:,} queries and {keys:,} keys, and {MOST_COUNTED:,} are counted "
-            "at most; ask for fewer with --queries and --keys"
-        )
+    cells = _cells(mask, queries, keys, MOST_COUNTED, "counted")
     counts = mask.counts(queries, keys, first)
     seen, blind = int(counts.sum()), int((counts == 0).sum())
     figures = f"{seen:,} of {cells:,} cells may be looked at ({seen / max(1, cells):.1%})"
@@ -104,6 +144,35 @@ def arguments(
     return "\n".join(lines if made else [*lines, "# no argument: nothing is hidden"])
 
 
+def planned(expression: str, size: Size, attention: Attention, backend: str = "auto") -> str:
+    r"""How `attend` would compute an attention under the mask on a CPU, and why; nothing is computed.
+
+    Args:
+        expression: the mask.
+        size: how much of it.
+        attention: what attends.
+        backend: as in `attend`.
+
+    Raises:
+        ConfigError: there is no such backend or dtype, or dropout is no share.
+        MaskError: the mask cannot be had at that size, by so many samples or heads, or it is too large.
+
+    >>> print(planned("causal", Size(queries=2), Attention(), "fused").split("\n")[0])
+    fused: it was asked for
+    """
+    from pellucid.model.kernels import Backend, Call, explain  # the model takes a while, and a picture needs none of it
+    from pellucid.model.sublayer import share
+
+    if backend not in get_args(Backend):
+        raise ConfigError(f"unknown backend '{backend}'; {known(backend, get_args(Backend))}")
+    mask = parse(expression)
+    queries, keys, first = size.of(mask)
+    _cells(mask, queries, keys, MOST_PLANNED, "planned")
+    query, key = attention.tensors(mask, queries, keys)
+    call = Call.of(query, key, key, mask, None, first, share(attention.dropout))
+    return str(explain(call, cast("Backend", backend)))
+
+
 def picture(expression: str, size: Size, place: Path) -> None:
     """Draw the mask into a PNG or SVG file, each sample and head beside the others.
 
@@ -133,6 +202,36 @@ def picture(expression: str, size: Size, place: Path) -> None:
     else:
         figure = view.masks(named, rows=dict.fromkeys(named, rows), title=repr(mask))
     view.save(figure, place)
+
+
+def _cells(mask: Mask, queries: int, keys: int, most: int, done: str) -> int:
+    """The cells of a mask at a size, all that it tells apart.
+
+    Raises:
+        MaskError: they are more than can be done.
+    """
+    cells = (mask.batch or 1) * (mask.heads or 1) * queries * keys
+    if cells > most:
+        raise MaskError(
+            f"{mask!r} has {cells:,} cells at {queries:,} queries and {keys:,} keys, and {most:,} are {done} at most; ask "
+            "for fewer with --queries and --keys"
+        )
+    return cells
+
+
+def _agreed(option: str, asked: int | None, told: int | None, usual: int) -> int:
+    """How many samples or heads there are: as many as the mask tells apart, where it does.
+
+    Raises:
+        MaskError: another number was asked for.
+    """
+    if asked is None:
+        return usual if told is None else told
+    if told not in (None, asked):
+        raise MaskError(
+            f"{option} is {asked}, but the mask is written for {told}; leave {option} out, or write another mask"
+        )
+    return asked
 
 
 def _natural(mask: Mask) -> int | None:

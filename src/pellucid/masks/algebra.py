@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pellucid.errors import MaskError
-from pellucid.masks.sizes import check_size, row_strips
+from pellucid.masks.sizes import BlockKinds, Blocks, Device, check_size, far_below, positions, row_strips
 from pellucid.shapes import Look
 
 __all__ = ["Index", "Mask"]
@@ -58,18 +58,14 @@ class Mask(ABC):
         """The formula: may query position `q` of sample `b` and head `h` look at key position `k`?"""
 
     def within(self, queries: int, keys: int, first_query: int = 0) -> "Mask":  # noqa: ARG002
-        """A mask equal to this one in a window of that size, and simpler where the window allows.
-
-        Args:
-            queries: rows of the window.
-            keys: columns of the window, from key 0.
-            first_query: the absolute position of the first row.
-        """
+        """A mask equal to this one in a window of that size from key 0, and simpler where the window allows."""
         return self
 
-    def broadcast(
-        self, queries: int, keys: int, first_query: int = 0, device: torch.device | str | None = None
-    ) -> Look:
+    def block_kinds(self, blocks: Blocks) -> BlockKinds:
+        """How much of each block is seen, as far as its ends tell by themselves: FULL, EMPTY, PARTIAL, or UNKNOWN."""
+        return blocks.unknown()
+
+    def broadcast(self, queries: int, keys: int, first_query: int = 0, device: Device = None) -> Look:
         """The mask as a tensor whose axes have size 1 wherever nothing changes along them.
 
         This is what kernels take: `Padding` costs batch x keys cells, never batch x queries x keys.
@@ -78,15 +74,10 @@ class Mask(ABC):
             MaskError: a size is negative, or past what the mask knows.
         """
         self.require(queries, keys, first_query)
-        return self.see(
-            torch.arange(self.batch or 1, device=device).view(-1, 1, 1, 1),
-            torch.arange(self.heads or 1, device=device).view(1, -1, 1, 1),
-            torch.arange(first_query, first_query + queries, device=device).view(1, 1, -1, 1),
-            torch.arange(keys, device=device).view(1, 1, 1, -1),
-        )
+        return self.see(*positions(self.batch or 1, self.heads or 1, (queries, keys, first_query), device))
 
     def dense(
-        self, queries: int, keys: int, first_query: int = 0, device: torch.device | str | None = None
+        self, queries: int, keys: int, first_query: int = 0, device: Device = None
     ) -> Bool[Tensor, "batch heads query key"]:
         """The whole mask as a tensor: Bool (batch or 1, heads or 1, queries, keys), True = may look.
 
@@ -112,7 +103,7 @@ class Mask(ABC):
         queries: int,
         keys: int,
         first_query: int = 0,
-        device: torch.device | str | None = None,
+        device: Device = None,
         *,
         dtype: torch.dtype = torch.float32,
     ) -> Float[Tensor, "batch heads query key"]:
@@ -125,17 +116,11 @@ class Mask(ABC):
         >>> Causal().additive(queries=2, keys=2, dtype=torch.float16).tolist()
         [[[[0.0, -16376.0], [0.0, 0.0]]]]
         """
-        if not dtype.is_floating_point:
-            raise MaskError(
-                f"an additive mask of {dtype} was asked for, but it holds floats; ask for dense(...) instead"
-            )
-        look = self.dense(queries, keys, first_query, device)
-        return torch.zeros(look.shape, dtype=dtype, device=device).masked_fill_(~look, torch.finfo(dtype).min / 4)
+        lowest, look = far_below(dtype), self.dense(queries, keys, first_query, device)
+        return torch.zeros(look.shape, dtype=dtype, device=device).masked_fill_(~look, lowest)
 
     def blind(self, queries: int, keys: int, first_query: int = 0) -> Bool[Tensor, "batch heads query"]:
-        """The rows that may look at nothing: True = blind.
-
-        Attention gives such a row zeros, and finite gradients, on every backend.
+        """The rows that may look at nothing: True = blind. Attention gives them zeros, and finite gradients, always.
 
         >>> from pellucid.masks import Causal, Padding
         >>> (Causal() & Padding((2, 0))).blind(queries=2, keys=2).tolist()
@@ -150,13 +135,9 @@ class Mask(ABC):
         >>> Window(before=1, after=1).counts(queries=4, keys=4).tolist()
         [[[2, 3, 3, 2]]]
         """
-        counts = []
-        self.require(queries, keys, first_query)
-        for rows, row in row_strips((self.batch or 1) * (self.heads or 1) * keys, queries, first_query):
-            look = self.broadcast(rows, keys, row)  # what speaks of keys alone is counted once for all queries
-            seen = look.count_nonzero(dim=-1) * (keys if look.shape[-1] == 1 else 1)
-            counts.append(seen.expand(self.batch or 1, self.heads or 1, rows))
-        return torch.cat(counts, dim=-1)
+        from pellucid.masks.blocks import counts
+
+        return counts(self, (queries, keys, first_query))
 
     def density(self, queries: int, keys: int, first_query: int = 0) -> float:
         """The share of all cells in which the query may look; 0 where there is no cell.
@@ -167,6 +148,25 @@ class Mask(ABC):
         """
         counts = self.counts(queries, keys, first_query)
         return counts.sum().item() / max(1, counts.numel() * keys)
+
+    def blocks(
+        self, queries: int, keys: int, first_query: int = 0, size: int | tuple[int, int] = 128, device: Device = None
+    ) -> Int[Tensor, "batch heads rows columns"]:
+        """How much of each block of `dense` is seen: int8, 0 = nothing, 1 = a part, 2 = all the cells that it has.
+
+        Exact, and read off the expression; cells are looked at, some million at once, where that does not tell. Blocks
+        are cut from the first row and key on, with `size` rows and columns, or as many of each as its two numbers say.
+
+        Raises:
+            MaskError: a block has no cell, a size is negative, or past what the mask knows.
+
+        >>> from pellucid.masks import Causal
+        >>> Causal().blocks(queries=5, keys=6, size=2).tolist()
+        [[[[1, 0, 0], [2, 1, 0], [2, 2, 1]]]]
+        """
+        from pellucid.masks.blocks import blocks
+
+        return blocks(self, (queries, keys, first_query), size, device)
 
     def strips(self, queries: int, keys: int, first_query: int = 0) -> Iterator[Bool[Tensor, "batch heads _rows key"]]:
         """The rows of `dense`, a few at a time, so that no more than some million cells are ever held."""

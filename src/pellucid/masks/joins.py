@@ -1,5 +1,6 @@
 """What the operators make of masks: the inverse of one, and several joined by and, or by or."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
@@ -11,6 +12,9 @@ from torch import Tensor
 
 from pellucid.errors import MaskError
 from pellucid.masks.algebra import Index, Mask
+from pellucid.masks.kinds import Causal, Window
+from pellucid.masks.numbers import FARTHEST
+from pellucid.masks.sizes import EMPTY, FULL, UNKNOWN, BlockKinds, Blocks
 
 __all__ = ["And", "Join", "Not", "Or", "agreed", "combine", "is_mask", "least_known"]
 
@@ -40,6 +44,10 @@ class Not(Mask):
     def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:
         """Not what the part sees."""
         return ~self.part.see(b, h, q, k)
+
+    def block_kinds(self, blocks: Blocks) -> BlockKinds:
+        """Full where the part's are empty, and empty where they are full."""
+        return _inverted(self.part.block_kinds(blocks))
 
     def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:
         """The inverse of the part, simplified."""
@@ -117,6 +125,10 @@ class And(Join):
         """What all parts see."""
         return reduce(torch.logical_and, (part.see(b, h, q, k) for part in self.parts))
 
+    def block_kinds(self, blocks: Blocks) -> BlockKinds:
+        """Unknown where two parts or more hide something: together they may hide all."""
+        return _all_seen([part.block_kinds(blocks) for part in _one_band(self.parts, min)])
+
     def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:
         """The parts that still hide something in this window."""
         return reduce(Mask.__and__, (part.within(queries, keys, first_query) for part in self.parts))
@@ -131,6 +143,11 @@ class Or(Join):
     def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:
         """What any part sees."""
         return reduce(torch.logical_or, (part.see(b, h, q, k) for part in self.parts))
+
+    def block_kinds(self, blocks: Blocks) -> BlockKinds:
+        """Unknown where two parts or more show something: together they may show all."""
+        kinds = [_inverted(part.block_kinds(blocks)) for part in _one_band(self.parts, max)]
+        return _inverted(_all_seen(kinds))
 
     def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:
         """The parts, simplified; everything, where one of them sees everything in this window."""
@@ -170,6 +187,29 @@ def least_known(parts: tuple[Mask, ...]) -> tuple[int | None, int | None]:
     sides = ([part.known[side] for part in parts] for side in (0, 1))
     queries, keys = (min((count for count in side if count is not None), default=None) for side in sides)
     return queries, keys
+
+
+def _inverted(kinds: BlockKinds) -> BlockKinds:
+    return torch.where(kinds == UNKNOWN, kinds, FULL - kinds)
+
+
+def _all_seen(parts: list[BlockKinds]) -> BlockKinds:
+    """What all parts together come to: what is left of one where no other hides anything."""
+    first, *rest = parts
+    for kinds in rest:
+        one = torch.where(first == FULL, kinds, torch.where(kinds == FULL, first, UNKNOWN))
+        first = one.masked_fill((first == EMPTY) | (kinds == EMPTY), EMPTY)
+    return first
+
+
+def _one_band(parts: tuple[Mask, ...], pick: Callable[..., int]) -> list[Mask]:
+    """The parts, Causal and all windows made one window: each holds its diagonal, so both joins of them do."""
+    reach = [(part.before, part.after) for part in parts if isinstance(part, Window)]
+    reach += [(FARTHEST - 1, 0) for part in parts if isinstance(part, Causal)]
+    if len(reach) < 2:
+        return list(parts)
+    before, after = (pick(side) for side in zip(*reach, strict=True))
+    return [Window(before, after), *(part for part in parts if not isinstance(part, Causal | Window))]
 
 
 def _bracketed(mask: Mask, binds: int) -> str:

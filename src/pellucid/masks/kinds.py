@@ -11,6 +11,7 @@ from torch import Tensor
 from pellucid.errors import MaskError
 from pellucid.masks.algebra import Index, Mask
 from pellucid.masks.numbers import whole_numbers
+from pellucid.masks.sizes import BlockKinds, Blocks, graded
 
 __all__ = ["Causal", "Chunked", "Dilated", "Full", "Global", "Window"]
 
@@ -32,6 +33,10 @@ class Full(Mask):
         """All of it."""
         return torch.ones_like(k, dtype=torch.bool)
 
+    def block_kinds(self, blocks: Blocks) -> BlockKinds:
+        """Full, all of them."""
+        return graded(blocks.k0 >= 0, blocks.k0 < 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Causal(Mask):
@@ -40,6 +45,10 @@ class Causal(Mask):
     def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:  # noqa: ARG002
         """Nothing ahead of the query."""
         return k <= q
+
+    def block_kinds(self, blocks: Blocks) -> BlockKinds:
+        """By the corner that sees least and the one that sees most."""
+        return graded(blocks.k1 <= blocks.q0, blocks.k0 > blocks.q1)
 
     def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:  # noqa: ARG002
         """Everything, where the first query already stands at the last key: a cached step."""
@@ -73,6 +82,12 @@ class Window(Mask):
         """Nothing farther than the window reaches."""
         return (q - self.before <= k) & (k <= q + self.after)
 
+    def block_kinds(self, blocks: Blocks) -> BlockKinds:
+        """By how far keys lie from queries, of which every distance between the corners' occurs."""
+        least, most = blocks.k0 - blocks.q1, blocks.k1 - blocks.q0
+        full = (least >= -self.before) & (most <= self.after)
+        return graded(full, (most < -self.before) | (least > self.after))
+
     def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:
         """Everything, where the window reaches both ends from every query."""
         reaches_back = first_query + queries - 1 - self.before <= 0
@@ -101,6 +116,11 @@ class Chunked(Mask):
         """Nothing outside the query's chunk."""
         return q // self.size == k // self.size
 
+    def block_kinds(self, blocks: Blocks) -> BlockKinds:
+        """By the chunks that its rows and its columns begin and end in."""
+        q0, q1, k0, k1 = (end // self.size for end in (blocks.q0, blocks.q1, blocks.k0, blocks.k1))
+        return graded((q0 == k1) & (q1 == k0), (q1 < k0) | (k1 < q0))
+
     def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:
         """Everything, where the whole window lies in the first chunk."""
         return Full() if max(first_query + queries, keys) <= self.size else self
@@ -127,6 +147,12 @@ class Dilated(Mask):
     def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:  # noqa: ARG002
         """Nothing between the steps."""
         return (q - k) % self.step == 0
+
+    def block_kinds(self, blocks: Blocks) -> BlockKinds:
+        """By the steps among the distances between its corners; two distances in a row are not both steps."""
+        least, most = blocks.k0 - blocks.q1, blocks.k1 - blocks.q0
+        empty = most // self.step * self.step < least
+        return graded(~empty & ((least == most) | (self.step == 1)), empty)
 
     def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:  # noqa: ARG002
         """Everything, where every key is a step."""
@@ -163,6 +189,14 @@ class Global(Mask):
     def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:  # noqa: ARG002
         """Everything in the rows and columns of the positions."""
         return self._holds(q) | self._holds(k)
+
+    def block_kinds(self, blocks: Blocks) -> BlockKinds:
+        """By how many of the positions are among its rows and its columns: full where all rows or all columns are."""
+        at = torch.tensor(self.at, dtype=torch.int64, device=blocks.k0.device)
+        ends = ((blocks.q0, blocks.q1), (blocks.k0, blocks.k1))
+        rows, columns = (torch.searchsorted(at, b, right=True) - torch.searchsorted(at, a) for a, b in ends)
+        (tall, wide) = (b - a + 1 for a, b in ends)
+        return graded((rows == tall) | (columns == wide), (rows == 0) & (columns == 0))
 
     def _holds(self, positions: Index) -> Bool[Tensor, "..."]:
         found = torch.zeros_like(positions, dtype=torch.bool)

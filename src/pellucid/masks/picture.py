@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
-import torch
-from jaxtyping import Bool, Shaped
+from jaxtyping import Shaped
 from rich.cells import cell_len
 from torch import Tensor
 
 from pellucid.errors import MaskError
 from pellucid.masks.algebra import Mask
+from pellucid.masks.sizes import EMPTY, FULL, PARTIAL
 
 __all__ = ["draw", "grid", "labels", "parts_named"]
 
@@ -90,29 +90,11 @@ def _by_blocks(mask: Mask, size: Size, end: str) -> str:
         f"{mask!r}   rows: {queries:,} queries, {tall:,} to a line, columns: {keys:,} keys, {wide:,} to a mark, "
         f"█ may look, ▒ may look at some, · may not{end}"
     ]
-    lines_of_blocks = []
-    for row in range(0, queries, tall):  # each line of blocks is looked at by strips, however many samples there are
-        strips = mask.strips(min(tall, queries - row), keys, first + row)
-        lines_of_blocks.append(torch.stack([_sums(strip, wide) for strip in strips]).sum(0))
-    counts = torch.cat(lines_of_blocks, dim=2)
-    room = _sums(torch.ones(1, 1, 1, keys, dtype=torch.bool), wide)[0, 0, 0].tolist()
-    for name, seen in parts_named(counts):
+    marks = {EMPTY: "·", PARTIAL: "▒", FULL: "█"}
+    for name, seen in parts_named(mask.blocks(*size, size=(tall, wide))):
         lines += [name] * bool(name)
         beside = len(str(first + queries - 1))
         for line, row in enumerate(seen.tolist()):
-            height = min(tall, queries - line * tall)
-            marks = (_mark(count, height * cells) for count, cells in zip(row, room, strict=True))
             end = "" if any(row) else "  sees nothing"
-            lines.append(f"{first + line * tall:>{beside}} {''.join(marks)}{end}")
+            lines.append(f"{first + line * tall:>{beside}} {''.join(marks[kind] for kind in row)}{end}")
     return "\n".join(lines)
-
-
-def _sums(cells: Bool[Tensor, "batch heads _query _key"], wide: int) -> Tensor:
-    """How many cells are seen in each block of so many columns, all rows together."""
-    columns = cells.count_nonzero(dim=2)
-    padded = torch.nn.functional.pad(columns, (0, -columns.shape[-1] % wide))
-    return padded.reshape(*padded.shape[:2], -1, wide).sum(-1)[:, :, None]
-
-
-def _mark(count: int, room: int) -> str:
-    return "·" if not count else "█" if count == room else "▒"

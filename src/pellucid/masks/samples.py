@@ -5,15 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from pellucid.errors import MaskError
 from pellucid.masks.algebra import Index, Mask
+from pellucid.masks.blocks import document_kinds, prefix_kinds
 from pellucid.masks.joins import agreed, least_known
 from pellucid.masks.kinds import Full
 from pellucid.masks.numbers import FARTHEST, any_tensor, whole_numbers
+from pellucid.masks.sizes import BlockKinds, Blocks
 
 __all__ = ["Heads", "Padding", "Prefix", "Segments"]
 
@@ -89,6 +92,10 @@ class Padding(Mask):
         """Nothing past the sample's end."""
         return k < torch.tensor(self.lengths, device=k.device)[b]
 
+    def block_kinds(self, blocks: Blocks) -> BlockKinds:
+        """By its first and its last column."""
+        return prefix_kinds(self, blocks)
+
     def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:  # noqa: ARG002
         """Everything, where no sample is shorter than the window."""
         return Full() if min(self.lengths) >= keys else self
@@ -131,6 +138,10 @@ class Prefix(Mask):
         if isinstance(self.lengths, int):
             return k < self.lengths
         return k < torch.tensor(self.lengths, device=k.device)[b]
+
+    def block_kinds(self, blocks: Blocks) -> BlockKinds:
+        """By its first and its last column."""
+        return prefix_kinds(self, blocks)
 
     def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:  # noqa: ARG002
         """Everything, where every prefix is as long as the window."""
@@ -197,8 +208,12 @@ class Segments(Mask):
 
     def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:  # noqa: ARG002
         """Nothing of another document."""
-        ids = torch.tensor(self.ids, device=k.device)
+        ids = torch.as_tensor(np.array(self.ids, np.int64), device=k.device)
         return ids[b, q] == ids[b, k]
+
+    def block_kinds(self, blocks: Blocks) -> BlockKinds:
+        """By the documents of its rows and of its columns."""
+        return document_kinds(torch.as_tensor(np.array(self.ids, np.int64), device=blocks.k0.device), blocks)
 
     def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:
         """Everything, where each sample's window lies in one document."""
@@ -256,6 +271,13 @@ class Heads(Mask):
             seen = torch.where(h == head, part.see(b, h, q, k), seen)
         return seen
 
+    def block_kinds(self, blocks: Blocks) -> BlockKinds:
+        """What each head's mask says of it."""
+        kinds = torch.zeros_like(blocks.h, dtype=torch.int8)
+        for head, part in enumerate(self.masks):
+            kinds = torch.where(blocks.h == head, part.block_kinds(blocks), kinds)
+        return kinds
+
     def within(self, queries: int, keys: int, first_query: int = 0) -> Mask:
         """The heads' masks, simplified; one mask for all, where they come to the same."""
         parts = [part.within(queries, keys, first_query) for part in self.masks]
@@ -267,11 +289,7 @@ class Heads(Mask):
 
 
 def _one_for_each_sample(kind: str, given: object, advice: str) -> tuple[int, ...]:
-    """Whole numbers from 0 up, one at least.
-
-    Raises:
-        MaskError: they are not.
-    """
+    """Whole numbers from 0 up, one at least; others are refused."""
     numbers = whole_numbers(given)
     if not numbers:
         shown = given.tolist() if isinstance(given, Tensor) else given

@@ -12,6 +12,7 @@ from torch import Tensor
 from pellucid.errors import MaskError
 from pellucid.masks.algebra import Index, Mask
 from pellucid.masks.numbers import any_tensor
+from pellucid.masks.sizes import UNKNOWN, BlockKinds, Blocks, graded
 
 __all__ = ["Dense", "MaskMod", "Predicate"]
 
@@ -89,11 +90,26 @@ class Dense(Mask):
 
     def see(self, b: Index, h: Index, q: Index, k: Index) -> Bool[Tensor, "..."]:
         """The tensor's own cells."""
-        places = [
+        return self._cells.to(k.device)[self._places(b, h, q, k)]
+
+    def block_kinds(self, blocks: Blocks) -> BlockKinds:
+        """By counting, where nothing changes along the queries or along the keys; unknown otherwise."""
+        low = self._places(blocks.b, blocks.h, blocks.q0, blocks.k0)
+        high = self._places(blocks.b, blocks.h, blocks.q1, blocks.k1)
+        cells = self._cells.to(blocks.k0.device)
+        if 1 not in cells.shape[2:]:
+            return torch.full_like(cells[low], UNKNOWN, dtype=torch.int8)
+        axis = 3 if cells.shape[2] == 1 else 2
+        before = cells.cumsum(axis) - cells.long()  # seen before each position
+        seen = before[high] + cells[high] - before[low]
+        return graded(seen == high[axis] - low[axis] + 1, seen == 0)
+
+    def _places(self, *indices: Index) -> tuple[Index, ...]:
+        """Where in the tensor the cells of these samples, heads, queries and keys stand."""
+        return tuple(
             index.new_zeros((1,) * index.dim()) if size == 1 else index  # nothing changes along that axis
-            for index, size in zip((b, h, q, k), self._cells.shape, strict=True)
-        ]
-        return self._cells.to(k.device)[places[0], places[1], places[2], places[3]]
+            for index, size in zip(indices, self._cells.shape, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)

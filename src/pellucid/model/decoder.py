@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from pellucid.errors import ShapeError
 from pellucid.masks import Mask
 from pellucid.model.attention import MultiHeadAttention
+from pellucid.model.bias import Relative
 from pellucid.model.cache import Cache, LayerCache
+from pellucid.model.positions import Positions
 from pellucid.model.sublayer import FeedForward, Residual
 from pellucid.shapes import States, Weights
 
@@ -65,17 +67,23 @@ class DecoderLayer(nn.Module):
         mask: Mask | None = None,
         cross_mask: Mask | None = None,
         cache: LayerCache | None = None,
+        positions: Positions | None = None,
+        bias: Relative | None = None,
         *,
         need_weights: bool = False,
     ) -> LayerDecoded:
-        """Pass states through the three sublayers; with a cache, states are the new positions only."""
+        """Pass states through the three sublayers; with a cache, states are the new positions only.
+
+        `positions` and `bias`, which it gave for all layers at once, are the self-attention's: a source is counted apart.
+        """
         entered = self.self_residual.enter(states)
-        own = self.self_attention.keys_values(entered, entered)
-        first = 0
+        first = 0 if cache is None else cache.own.key.shape[2]
+        own = self.self_attention.keys_values(entered, entered, positions, first)
         if cache is not None:
-            first = cache.own.key.shape[2]
             own = cache.own.append(own)
-        update, own_weights = self.self_attention.look(entered, own, mask, first, need_weights=need_weights)
+        update, own_weights = self.self_attention.look(
+            entered, own, mask, first, positions=positions, bias=bias, need_weights=need_weights
+        )
         states = self.self_residual.leave(states, update)
 
         entered = self.cross_residual.enter(states)
@@ -103,17 +111,19 @@ class Decoder(nn.Module):
         mask: Mask | None = None,
         cross_mask: Mask | None = None,
         cache: Cache | None = None,
+        positions: Positions | None = None,
         *,
         need_weights: bool = False,
     ) -> Decoded:
         """Pass states through all layers.
 
         Args:
-            states: (B, T, d_model), positions already told; with a cache, the new positions only.
+            states: (B, T, d_model), with what positions add to embeddings; with a cache, the new positions only.
             memory: (B, S, d_model), what the encoder made; not read again once there is a cache.
             mask: which target positions each target position may look at, by absolute positions.
             cross_mask: which source positions may be looked at.
-            cache: what the call before handed back.
+            cache: what the call before handed back, whose keys stay as `positions` turned them.
+            positions: turns queries and keys, or adds to the scores, in each layer's self-attention.
             need_weights: whether to hand back each layer's attention weights.
 
         Raises:
@@ -125,10 +135,12 @@ class Decoder(nn.Module):
                 f"{len(cache.layers)} layers and {cache.batch} samples; give what its last call handed back, with the "
                 "rows selected that go on"
             )
+        first, queries = 0 if cache is None else cache.length, states.shape[1]
+        bias = None if positions is None else positions.bias(queries, first + queries, first)
         layers = []
         for index, layer in enumerate(self.layers):
             past = None if cache is None else cache.layers[index]
-            layers.append(layer(states, memory, mask, cross_mask, past, need_weights=need_weights))
+            layers.append(layer(states, memory, mask, cross_mask, past, positions, bias, need_weights=need_weights))
             states = layers[-1].states
         if self.final_norm is not None:
             states = self.final_norm(states)

@@ -10,6 +10,7 @@ from pellucid.masks import Seq2SeqMasks
 from pellucid.model.attention import Backend, MultiHeadAttention
 from pellucid.model.decoder import Decoded, Decoder, DecoderLayer
 from pellucid.model.encoder import Encoder, EncoderLayer
+from pellucid.model.positions import Positions
 from pellucid.model.sublayer import Activation, FeedForward, Norm, Residual
 
 __all__ = ["EncoderDecoder"]
@@ -86,8 +87,22 @@ class EncoderDecoder(nn.Module):
         source: Float[Tensor, "batch source d_model"],
         target: Float[Tensor, "batch target d_model"],
         masks: Seq2SeqMasks,
+        source_positions: Positions | None = None,
+        target_positions: Positions | None = None,
     ) -> Float[Tensor, "batch target d_model"]:
         """(B, S, d_model) and (B, T, d_model) -> (B, T, d_model), each attention under its own mask.
+
+        Schemes of positions that turn queries and keys or add to scores are given here; what they add to embeddings is
+        added before, by `states = positions(states, first)`. Where padding stands on the left, `first` is -pads, a number
+        for each sample, and masks are `Seq2SeqMasks(~Padding(source_pads), Causal() & ~Padding(target_pads),
+        ~Padding(source_pads))`: each sample is then what it is alone.
+
+        Args:
+            source: (B, S, d_model) states.
+            target: (B, T, d_model) states.
+            masks: what each of the three attentions may see.
+            source_positions: where sources stand, in each self-attention of the encoder.
+            target_positions: where targets stand, in each self-attention of the decoder.
 
         Raises:
             ShapeError: there are not as many sources as targets, their width is not d_model, or the masks speak of
@@ -99,6 +114,6 @@ class EncoderDecoder(nn.Module):
                 f"the stacks were given sources {tuple(source.shape)} and targets {tuple(target.shape)}; give "
                 f"(batch, length, {self.d_model}) with one target for each source"
             )
-        memory, _ = self.encoder(source, masks.encoder)
-        decoded: Decoded = self.decoder(target, memory, masks.decoder, masks.cross)
+        memory, _ = self.encoder(source, masks.encoder, source_positions)
+        decoded: Decoded = self.decoder(target, memory, masks.decoder, masks.cross, positions=target_positions)
         return decoded.states

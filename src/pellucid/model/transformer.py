@@ -14,7 +14,7 @@ from pellucid.errors import ShapeError
 from pellucid.masks import seq2seq
 from pellucid.model.cache import Cache
 from pellucid.model.decoder import Decoded
-from pellucid.model.positions import Learned, NoPositions, Positions, Sinusoidal
+from pellucid.model.positions import ALiBi, Learned, NoPositions, Positions, Rotary, Sinusoidal, T5Relative
 from pellucid.model.stacks import EncoderDecoder
 from pellucid.model.sublayer import Dropout
 from pellucid.shapes import Ids, Lengths, Logits, States, Weights
@@ -33,7 +33,9 @@ class AttentionWeights(NamedTuple):
 class Transformer(nn.Module):
     """The encoder-decoder Transformer: token ids in, scores of the next token out, at every target position.
 
-    Embeddings are multiplied by sqrt(d_model), positions are added, and dropout acts on the sum (sections 3.4, 5.4).
+    Embeddings are multiplied by sqrt(d_model), positions are added, and dropout acts on the sum (sections 3.4, 5.4);
+    positions that act on queries and keys or on scores are told in each self-attention instead. Each side has one scheme,
+    whose numbers, where it learns any, all its layers share.
 
     Args:
         config: every size and habit of the network.
@@ -62,8 +64,8 @@ class Transformer(nn.Module):
         self.source_embedding = nn.Embedding(config.source_vocab_size, config.d_model)
         self.target_embedding = nn.Embedding(config.target_vocab_size, config.d_model)
         self.head = nn.Linear(config.d_model, config.target_vocab_size, bias=False)
-        self.source_positions = _positions(config)
-        self.target_positions = _positions(config)
+        self.source_positions = _positions(config, bidirectional=True)
+        self.target_positions = _positions(config, bidirectional=False)
         self.dropout = Dropout(config.dropout)
         for matrix in (self.source_embedding.weight, self.target_embedding.weight, self.head.weight):
             # Times sqrt(d_model), embeddings then have unit variance, as positions and normed states have.
@@ -167,7 +169,7 @@ class Transformer(nn.Module):
         _check_lengths(memory, source_lengths, "source")
         states = self._embed(self.target_embedding, self.target_positions, target, first)
         masks = seq2seq(source_lengths)
-        decoded: Decoded = self.stacks.decoder(states, memory, masks.decoder, masks.cross, cache)
+        decoded: Decoded = self.stacks.decoder(states, memory, masks.decoder, masks.cross, cache, self.target_positions)
         return self.head(decoded.states), decoded.cache
 
     def _run(
@@ -183,7 +185,9 @@ class Transformer(nn.Module):
         memory, encoder_weights = self._encode(source, source_lengths, need_weights)
         states = self._embed(self.target_embedding, self.target_positions, target)
         masks = seq2seq(source_lengths, target_lengths)
-        decoded = self.stacks.decoder(states, memory, masks.decoder, masks.cross, need_weights=need_weights)
+        decoded = self.stacks.decoder(
+            states, memory, masks.decoder, masks.cross, positions=self.target_positions, need_weights=need_weights
+        )
         return decoded, encoder_weights
 
     def _encode(
@@ -192,7 +196,7 @@ class Transformer(nn.Module):
         _check_lengths(source, source_lengths, "source")
         states = self._embed(self.source_embedding, self.source_positions, source)
         encoded: tuple[States, tuple[Weights, ...]] = self.stacks.encoder(
-            states, seq2seq(source_lengths).encoder, need_weights=need_weights
+            states, seq2seq(source_lengths).encoder, self.source_positions, need_weights=need_weights
         )
         return encoded
 
@@ -208,11 +212,25 @@ class Transformer(nn.Module):
         return states
 
 
-def _positions(config: ModelConfig) -> Positions:
+def _positions(config: ModelConfig, *, bidirectional: bool) -> Positions:
+    """One side's scheme; `bidirectional` where tokens look ahead too, which T5 tells apart from looking back."""
     if config.positions == "sinusoidal":
         return Sinusoidal(config.d_model, config.position_layout)
     if config.positions == "learned":
         return Learned(config.d_model, config.max_positions)
+    if config.positions == "rotary":
+        return Rotary(
+            config.head_dim,
+            config.position_layout,
+            base=config.rotary_base,
+            scaling=config.rotary_scaling,
+            factor=config.rotary_factor,
+            original_length=config.max_positions,
+        )
+    if config.positions == "alibi":
+        return ALiBi(config.num_heads)
+    if config.positions == "t5":
+        return T5Relative(config.num_heads, bidirectional=bidirectional)
     return NoPositions()
 
 

@@ -10,7 +10,7 @@ from pellucid.errors import ShapeError
 from pellucid.view.figure import INK, entitle, sheet
 from pellucid.view.labels import letter
 
-__all__ = ["position_table"]
+__all__ = ["draw_table", "position_table"]
 
 
 def position_table(
@@ -48,17 +48,33 @@ def position_table(
     figure = sheet(6.0 if similarity is None else 10.5, 4.4)
     lettering = letter([title or ""])
     panels = figure.subplots(1, 1 if similarity is None else 2, squeeze=False)[0]
-    _draw(panels[0], table, "dimension", "value")
+    draw_table(panels[0], table, "dimension", "value")
     panels[0].set_title("" if similarity is None else "table", fontsize=10, color=INK)
     if similarity is not None:
-        _draw(panels[1], similarity, "position", "similarity")
+        draw_table(panels[1], similarity, "position", "similarity")
         panels[1].set_title("similarity of positions", fontsize=10, color=INK)
     entitle(figure, title, lettering)
     return figure
 
 
-def _draw(axes: Axes, values: Tensor, across: str, meaning: str) -> None:
-    """Draw a matrix whose rows are positions on a scale that is even about zero, with its colour bar."""
+def draw_table(
+    axes: Axes,
+    values: Tensor,
+    across: str,
+    meaning: str,
+    down: str = "position",
+    edges: tuple[float, float, float, float] | None = None,
+) -> None:
+    """Draw a matrix on a scale that is even about zero, with its colour bar; what is NaN stays white.
+
+    Args:
+        axes: drawn on.
+        values: (rows, columns), the first row at the top.
+        across: what the columns count.
+        meaning: what a value is.
+        down: what the rows count.
+        edges: what the left, right, bottom and top edge count; half a cell beyond rows and columns from 0 on by default.
+    """
     shown = values.detach().cpu().double()
     finite = shown[shown.isfinite()]
     reach = float(finite.abs().max()) if len(finite) else 0.0
@@ -69,9 +85,10 @@ def _draw(axes: Axes, values: Tensor, across: str, meaning: str) -> None:
         vmax=reach or 1.0,
         aspect="auto",
         interpolation="nearest",
+        extent=edges,
     )
     axes.set_xlabel(across, color=INK)
-    axes.set_ylabel("position", color=INK)
+    axes.set_ylabel(down, color=INK)
     axes.locator_params(integer=True)
     axes.spines[:].set_visible(False)
     bar = axes.get_figure().colorbar(image, ax=axes, aspect=30, pad=0.02)  # type: ignore[union-attr]

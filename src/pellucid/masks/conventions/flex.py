@@ -1,4 +1,4 @@
-"""`torch.nn.attention.flex_attention`: a BlockMask, found strip by strip, and the mask as a function of one cell."""
+"""`torch.nn.attention.flex_attention`: a BlockMask, read off the mask's blocks, and the mask as a function of one cell."""
 
 from functools import reduce
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask, create_mask
 
 from pellucid.errors import MaskError
@@ -16,6 +15,7 @@ from pellucid.masks.conventions.terms import Convention, Given, Target
 from pellucid.masks.joins import And, Not, Or
 from pellucid.masks.kinds import Full
 from pellucid.masks.samples import Heads, Padding, Prefix, Segments
+from pellucid.masks.sizes import FULL, PARTIAL
 from pellucid.masks.tensors import Dense, MaskMod, Predicate
 
 __all__ = ["FLEX"]
@@ -25,15 +25,15 @@ BLIND = "flex_attention gives it zeros, as Pellucid does"
 
 
 def _export(mask: Mask, target: Target) -> dict[str, Any]:
-    """A BlockMask, or nothing where all is seen; no more than a block's rows are ever looked at together."""
+    """A BlockMask, or nothing where all is seen."""
     simple = mask.within(*target.size)
     if simple.sees_everything:
         return {}
     if target.dtype is not None:
         raise MaskError(f"flex_attention was to be given a mask of {target.dtype}, but it takes none; leave dtype out")
     target.look_for_blind_rows(mask, BLIND)
-    counts = _cells_in_blocks(simple, target)
-    full, partial = counts == BLOCK * BLOCK, (counts > 0) & (counts < BLOCK * BLOCK)
+    blocks = _uncut(simple.blocks(*target.size, BLOCK, target.device), target)
+    full, partial = blocks == FULL, blocks == PARTIAL
     seen, first = _lowered(simple, target.device), target.first_query
     block_mask = BlockMask.from_kv_blocks(
         *_listed(partial),
@@ -77,18 +77,13 @@ def _lowered(mask: Mask, device: torch.device | str | None) -> MaskMod:
     return mask.see
 
 
-def _cells_in_blocks(mask: Mask, target: Target) -> Int[Tensor, "batch heads rows columns"]:
-    """How many cells of each block are seen; a block at the edge that is cut short is never full."""
-    if not target.queries:
-        return torch.zeros(mask.batch or 1, mask.heads or 1, 0, -(-target.keys // BLOCK), dtype=torch.int64)
-    sums = []
-    for row in range(0, target.queries, BLOCK):
-        rows = min(BLOCK, target.queries - row)
-        look = mask.broadcast(rows, target.keys, target.first_query + row, target.device)
-        look = functional.pad(look.expand(-1, -1, rows, target.keys), (0, -target.keys % BLOCK))
-        blocks = look.view(*look.shape[:3], -1, BLOCK).sum((2, 4))
-        sums.append(blocks.expand(mask.batch or 1, mask.heads or 1, -1))
-    return torch.stack(sums, dim=2)
+def _uncut(blocks: Int[Tensor, "batch heads rows columns"], target: Target) -> Int[Tensor, "batch heads rows columns"]:
+    """Blocks that are full only where no edge cuts them short: the kernel goes over whole ones."""
+    rows, columns = target.queries // BLOCK, target.keys // BLOCK
+    whole = blocks.clone()
+    whole[:, :, rows:].clamp_(max=PARTIAL)
+    whole[..., columns:].clamp_(max=PARTIAL)
+    return whole
 
 
 def _listed(

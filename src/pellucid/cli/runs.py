@@ -1,31 +1,19 @@
-"""The command line: parse, call one job, print."""
+"""The commands about a run: make one, use it, measure it, say what it is."""
 
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from functools import partial
-from io import TextIOWrapper
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated
 
 import typer
 
-from pellucid.disk import settle, writing
-from pellucid.errors import PellucidError, TextError
+from pellucid.cli.output import lines_to
+from pellucid.errors import TextError
 from pellucid.signals import stopping
-from pellucid.version import __version__
 
-__all__ = ["app", "main"]
-
-app = typer.Typer(
-    name="pellucid",
-    help="The Transformer you can see through: train a translator, use it, measure it, look inside.",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+__all__ = ["demo", "evaluate", "info", "score", "train", "translate"]
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that `pellucid train --out` wrote.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
@@ -33,23 +21,6 @@ Beam = Annotated[int | None, typer.Option(min=1, help="Hypotheses side by side; 
 Penalty = Annotated[float | None, typer.Option(help="GNMT's length penalty. Default: the run's.")]
 
 
-def _version(wanted: bool) -> bool:
-    if wanted:
-        typer.echo(f"pellucid {__version__}")
-        raise typer.Exit
-    return wanted
-
-
-@app.callback()
-def pellucid(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
-    ] = False,
-) -> None:
-    """The Transformer you can see through: train a translator, use it, measure it, look inside."""
-
-
-@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where the run, the translations and the pictures go.")] = Path("demo"),
     minutes: Annotated[float, typer.Option(min=0.01, help="How long to train.")] = 3.6,
@@ -62,7 +33,6 @@ def demo(
         job(out, minutes=minutes, note=display.note, tell=display.tell, show=typer.echo, stopping=stopping())
 
 
-@app.command()
 def train(
     *,
     out: Annotated[Path, typer.Option(help="The run folder: a new one, or with --resume an old one.")],
@@ -99,7 +69,6 @@ def train(
         typer.echo(f"the run is in {run.path}; try: echo 'A sentence.' | pellucid translate {run.path}")
 
 
-@app.command()
 def translate(
     run: RunFolder,
     *,
@@ -130,7 +99,7 @@ def translate(
         read_ahead=read_ahead or (1 if input_ is None and sys.stdin.isatty() else READ_AHEAD),
         device=device,
     )
-    with _lines_to(output) as write:
+    with lines_to(output) as write:
         for number, translation in enumerate(found, start=1):
             if as_json:
                 write(json.dumps({"line": number, **translation.record()}, ensure_ascii=False))
@@ -141,7 +110,6 @@ def translate(
                     write(f"{number}\t{one.score:.6f}\t{one.text}")
 
 
-@app.command()
 def evaluate(
     run: RunFolder,
     source: Annotated[Path, typer.Option(help="Lines to translate.")],
@@ -158,7 +126,7 @@ def evaluate(
     from pellucid.display import Display
     from pellucid.jobs.translate import evaluate as job
 
-    with _lines_to(output) if output else nullcontext() as write:
+    with lines_to(output) if output else nullcontext() as write:
         with Display() as display:
             found = job(
                 run,
@@ -177,7 +145,6 @@ def evaluate(
         typer.echo(f"{metric.name}\t{metric.value:.2f}\t{metric.signature}")
 
 
-@app.command()
 def score(
     run: RunFolder,
     source: Annotated[Path, typer.Option(help="Source lines.")],
@@ -191,37 +158,6 @@ def score(
         typer.echo(f"{number:.6f}")
 
 
-@app.command()
-def mask(
-    expression: Annotated[str, typer.Argument(metavar="MASK", help="As in 'causal & padding(5, 3)'.")],
-    *,
-    queries: Annotated[int | None, typer.Option(min=0, help="Rows. Default: what the mask speaks of, or 8.")] = None,
-    keys: Annotated[int | None, typer.Option(min=0, help="Columns. Default: likewise.")] = None,
-    first_query: Annotated[int, typer.Option(min=0, help="The position of row 0, as of a cached step.")] = 0,
-    as_: Annotated[
-        str | None, typer.Option("--as", help="Print it as a library's arguments: sdpa, multihead_attention, keras ...")
-    ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Samples, where the library must be told.")] = None,
-    heads: Annotated[int | None, typer.Option(min=1, help="Heads, likewise.")] = None,
-    causal_model: Annotated[
-        bool, typer.Option("--causal-model", help="For transformers: the model hides the future by itself.")
-    ] = False,
-    png: Annotated[Path | None, typer.Option(help="Draw it into a .png or .svg file, too.")] = None,
-) -> None:
-    """Draw a mask and count what it shows, or print it in another library's convention."""
-    from pellucid.jobs.mask import Size, arguments, describe, picture
-
-    size = Size(queries, keys, first_query)
-    told = {"batch": batch, "heads": heads}
-    typer.echo(
-        arguments(expression, size, as_, causal_model=causal_model, **told) if as_ else describe(expression, size)
-    )
-    if png is not None:
-        picture(expression, size, png)
-        typer.echo(f"the picture is in {png}", err=True)
-
-
-@app.command()
 def info(run: RunFolder) -> None:
     """Print a run's settings, parameter counts, vocabulary and training state; all but the settings as comments."""
     from pellucid.jobs.info import inspect
@@ -236,65 +172,3 @@ def info(run: RunFolder) -> None:
     for part, count in facts.parameters.items():
         typer.echo(f"# parameters: {part} {count:,}")
     typer.echo("\n" + facts.config.to_toml(), nl=False)
-
-
-def _write_line(stream: Any, line: str) -> None:
-    r"""Write a line with \n and in UTF-8, whatever the machine's habits; whoever reads along has it at once."""
-    stream.write(line.encode() + b"\n")
-    stream.flush()
-
-
-@contextmanager
-def _lines_to(output: Path | None) -> Iterator[Callable[[str], None]]:
-    """Hand out what writes a line to a file, or to standard output; a file appears whole, or stays as it was."""
-    if output is None:
-        yield partial(_write_line, sys.stdout.buffer)
-        return
-    with writing(output):
-        if output.exists() and not output.is_file():  # a pipe or a device takes lines as they come
-            with output.open("wb") as stream:
-                yield partial(_write_line, stream)
-            return
-        place = output.resolve()  # a link stays a link
-        draft = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-        try:
-            with draft.open("wb") as stream:
-                yield partial(_write_line, stream)
-            settle(draft, place)
-        finally:
-            draft.unlink(missing_ok=True)
-
-
-def _fail(message: str) -> NoReturn:
-    sys.stderr.write(f"pellucid: {' '.join(message.split())}\n")
-    sys.exit(2)
-
-
-def main() -> None:
-    """Run the command line; a user's slip ends with one sentence and status 2, never with a traceback."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")
-    command = typer.main.get_command(app)
-    try:
-        with command.make_context("pellucid", sys.argv[1:] or ["--help"]) as context:
-            command.invoke(context)
-        sys.stdout.flush()
-    except typer.Exit as ended:
-        sys.exit(ended.exit_code)
-    except typer.TyperException as error:
-        place = getattr(error, "ctx", None)  # only an error about a command's own words has one
-        said = error.format_message().rstrip(".")
-        _fail(f"{said[:1].lower()}{said[1:]}; see `{place.command_path if place else 'pellucid'} --help`")
-    except PellucidError as error:
-        _fail(str(error))
-    except BrokenPipeError:
-        # The reader, `head` say, has seen enough; nothing more may be written, not even on the way out.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except OSError as error:
-        _fail(
-            f"{error.filename or 'a file'} cannot be used ({error.strerror or error}); see to the disk, its room and its "
-            "permissions"
-        )
-    except KeyboardInterrupt:
-        sys.exit(130)  # what shells expect of a program that Ctrl-C ended

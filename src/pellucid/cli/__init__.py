@@ -1,0 +1,5 @@
+"""The command line: parse, call one job, print."""
+
+from pellucid.cli.program import app, main
+
+__all__ = ["app", "main"]

@@ -1,0 +1,40 @@
+"""Where a command's lines go: to standard output, or to a file that appears whole."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pellucid.disk import settle, writing
+
+__all__ = ["lines_to"]
+
+
+def _write_line(stream: Any, line: str) -> None:
+    r"""Write a line with \n and in UTF-8, whatever the machine's habits; whoever reads along has it at once."""
+    stream.write(line.encode() + b"\n")
+    stream.flush()
+
+
+@contextmanager
+def lines_to(output: Path | None) -> Iterator[Callable[[str], None]]:
+    """Hand out what writes a line to a file, or to standard output; a file appears whole, or stays as it was."""
+    if output is None:
+        yield partial(_write_line, sys.stdout.buffer)
+        return
+    with writing(output):
+        if output.exists() and not output.is_file():  # a pipe or a device takes lines as they come
+            with output.open("wb") as stream:
+                yield partial(_write_line, stream)
+            return
+        place = output.resolve()  # a link stays a link
+        draft = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+        try:
+            with draft.open("wb") as stream:
+                yield partial(_write_line, stream)
+            settle(draft, place)
+        finally:
+            draft.unlink(missing_ok=True)

@@ -1,0 +1,85 @@
+"""The attention formula through torch's FlexAttention, with a BlockMask that is made once for a mask and its sizes."""
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
+
+from pellucid.masks import Mask
+from pellucid.model.bias import Relative
+from pellucid.model.kernels.call import Call
+
+__all__ = ["compiles", "flex"]
+
+MASKS = 256  # that may be compiled in one process
+COMPILERS = ("g++", "clang++", "icpx")
+
+
+def flex(call: Call) -> Float[Tensor, "batch heads query value_dim"]:
+    """`attend` through FlexAttention: compiled where that is possible, and else as it runs without a compiler."""
+    arguments = {
+        **_block_mask(call.mask, *call.size, len(call.query), call.query.shape[1], call.query.device),
+        "score_mod": None if call.bias is None else _score_mod(call.bias, call.first_query),
+        "enable_gqa": call.key.shape[1] != call.query.shape[1],
+    }
+    if compiles(call):
+        import torch._dynamo  # takes seconds, which only those wait who compile
+
+        # A mask's numbers are part of the code, so each mask is compiled anew; past torch's limit all scores would be held.
+        with torch._dynamo.config.patch(recompile_limit=MASKS):
+            attended: Tensor = _compiled()(call.query, call.key, call.value, **arguments)
+        return attended
+    with warnings.catch_warnings():
+        # It says that it holds all scores when it isn't compiled, which `explain` says too.
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        whole: Tensor = flex_attention(call.query, call.key, call.value, **arguments)
+        return whole
+
+
+def compiles(call: Call) -> bool:
+    """Whether the kernel can be compiled for such tensors: not in float64, and on a CPU with a C++ compiler alone."""
+    if call.query.dtype == torch.float64:
+        return False
+    if call.query.device.type != "cpu":
+        return True
+    named = os.environ.get("CXX")
+    return any(shutil.which(name) for name in ((named,) if named else COMPILERS))
+
+
+@cache
+def _compiled() -> Callable[..., Any]:
+    """The compiled function, compiled once for each kind of input."""
+    return torch.compile(flex_attention)
+
+
+@lru_cache(maxsize=64)
+def _block_mask(
+    mask: Mask, queries: int, keys: int, first_query: int, batch: int, heads: int, device: torch.device
+) -> dict[str, Any]:
+    """The mask as FlexAttention takes it, under its argument's name; nothing where all is seen."""
+    return mask.to(
+        "flex",
+        queries=queries,
+        keys=keys,
+        first_query=first_query,
+        batch=batch,
+        heads=heads,
+        device=device,
+        blind="ignore",  # a blind query is given zeros, as everywhere here
+    )
+
+
+def _score_mod(bias: Tensor | Relative, first_query: int) -> Callable[..., Tensor]:
+    """The bias as FlexAttention takes it: a function of a score and its place."""
+    if isinstance(bias, Relative):
+        table, least, alike = bias.table, bias.least, bias.heads == 1
+        return lambda score, _b, h, q, k: score + table[h * (not alike), k - (q + first_query) - least]
+    moves = [size != 1 for size in bias.shape]
+    return lambda score, *place: score + bias[tuple(at * move for at, move in zip(place, moves, strict=True))]

@@ -26,6 +26,7 @@ __all__ = [
     "asked",
     "built",
     "given",
+    "repeated",
 ]
 
 BATCH, HEADS = 2, 3  # wherever a mask tells samples or heads apart
@@ -170,3 +171,16 @@ def asked(draw: st.DrawFn, biased: bool = True) -> Asked:
         draw(st.one_of(none, none, tensors, st.sampled_from(("relative", "alike"))) if biased else none),
         draw(st.sampled_from(((5, 5), (5, 7)))),
     )
+
+
+@st.composite
+def repeated(draw: st.DrawFn) -> Asked:
+    """Calls whose tiles repeat along the diagonal: windows, chunks and documents, over five blocks and more."""
+    heads = draw(st.sampled_from((1, 2)))
+    window = st.builds("Window({}, {})".format, near, st.sampled_from((0, 0, 1, 127, 128)))
+    chunks = st.builds("Chunked({})".format, st.sampled_from((64, 128, 200, 256)))
+    other = st.sampled_from(("Causal()", "Padding((400, 600))", "Padding((500, 0))", "~Global(130)", "Full()"))
+    expression = f"{draw(st.one_of(window, chunks))} & {draw(other)}"
+    queries, keys, first = draw(st.sampled_from(((640, 640, 0), (641, 641, 0), (513, 700, 128), (600, 641, 64))))
+    bias = draw(st.one_of(st.just(()), st.sampled_from(("relative", "alike"))))
+    return Asked(expression, queries, keys, first, heads, draw(st.sampled_from((1, heads))), bias)

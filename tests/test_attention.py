@@ -12,6 +12,7 @@ from pellucid import check
 from pellucid.errors import ConfigError, ShapeError
 from pellucid.masks import Causal, Full, Heads, Mask, Padding, Window
 from pellucid.model import KeysValues, MultiHeadAttention, attend, attention_weights
+from pellucid.model.attention import Backend
 from pellucid.model.bias import Relative
 
 B, H, Q, K, D = 2, 3, 5, 7, 11
@@ -142,9 +143,15 @@ def test_every_backend_is_the_paper_s_equation(name: str) -> None:
     (query, key, value), bias = case.tensors()
     with torch.no_grad():
         wanted = by_loops(query, key, value, case.look(), case.biases(bias))
-        for backend in (*BACKENDS, "auto"):
+        backends: tuple[Backend, ...] = (*BACKENDS, "auto")
+        for backend in backends:
             result = attend(query, key, value, case.mask, case.added(bias), case.first, backend)
             torch.testing.assert_close(result, wanted, rtol=0, atol=1e-12, msg=backend)
+
+
+def said(where: str) -> Any:
+    """What a comparison says, with what was compared before it."""
+    return lambda text: f"{where}: {text}"
 
 
 @pytest.fixture
@@ -185,9 +192,7 @@ def test_backends_have_equal_values_and_gradients(name: str, dtype: torch.dtype,
         found.append([result, *gradients])
     for backend, ours in zip(BACKENDS[1:], found[1:], strict=True):
         for formula, kernel in zip(found[0], ours, strict=True):
-            torch.testing.assert_close(
-                kernel, formula, rtol=0, atol=tolerance, msg=lambda text, b=backend: f"{b}: {text}"
-            )
+            torch.testing.assert_close(kernel, formula, rtol=0, atol=tolerance, msg=said(backend))
 
 
 def test_gradients_are_those_of_small_differences() -> None:

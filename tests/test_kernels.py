@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from large_masks import BATCH, HEADS, Asked, asked, built, given
+from large_masks import BATCH, HEADS, Asked, asked, built, given, repeated
 from pellucid.masks import Causal, Mask, Padding, Window
 from pellucid.model import MultiHeadAttention, attend, attention_weights
 
@@ -31,6 +31,11 @@ def computed(
     return result, list(torch.autograd.grad(result, wanting, slope))
 
 
+def said(where: str) -> Callable[[str], str]:
+    """What a comparison says, with what was compared before it."""
+    return lambda text: f"{where}: {text}"
+
+
 def assert_is_the_formula(call: Asked, *backends: str, tolerance: float = EXACT) -> None:
     """Values and all gradients are those of the formula, and zero where a query is blind."""
     leaves, kept, slope = given(call)
@@ -38,14 +43,14 @@ def assert_is_the_formula(call: Asked, *backends: str, tolerance: float = EXACT)
     blind = call.blind()
     for backend in backends:
         result, gradients = computed(call, backend, leaves, kept, slope)
-        torch.testing.assert_close(result, wanted, rtol=0, atol=tolerance, msg=lambda text, b=backend: f"{b}: {text}")
+        torch.testing.assert_close(result, wanted, rtol=0, atol=tolerance, msg=said(backend))
         assert torch.count_nonzero(result[blind]) == 0, backend
         assert torch.count_nonzero(gradients[0][blind]) == 0, backend
         for name, ours, theirs in zip(("query", "key", "value", "bias"), gradients, slopes, strict=False):
             place = f"{backend}, the gradient of {name}"
             # A sum over n numbers is off by its length.
             scale = tolerance * max(1.0, float(theirs.abs().max()) if theirs.numel() else 0.0)
-            torch.testing.assert_close(ours, theirs, rtol=0, atol=scale, msg=lambda text, p=place: f"{p}: {text}")
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=scale, msg=said(place))
 
 
 # --- values and gradients -------------------------------------------------------------------------------------
@@ -125,8 +130,19 @@ LONG = {
     "padding, a bias by offset": Asked("Causal() & Padding((700, 0))", 1025, 1025, heads=1, key_heads=1, bias="alike"),
     "heads, a bias by offset": Asked("Heads((Causal(), Full(), Window(9, 9)))", 257, 1025, 768, bias="relative"),
     "documents": Asked("Causal() & Chunked(256)", 1025, 1025, heads=1, key_heads=1),
+    "a window of shared keys": Asked("Window(130, 0)", 769, 769, heads=2, key_heads=1),
+    "a window and a bias by offset": Asked("Window(130, 9)", 769, 769, heads=2, key_heads=1, bias="relative"),
+    "a window of each head": Asked("Heads((Window(99, 0), Window(300, 0), Chunked(128)))", 641, 769, 128),
+    "a window with a key for all": Asked("Causal() & (Window(130, 0) | Global(3))", 769, 769, heads=1, key_heads=1),
+    "documents of each sample": Asked("Causal() & Segments.from_lengths(((128, 473), (256, 345)))", 601, 601),
     "across": Asked("Padding((1000, 130))", 129, 1025, key_heads=1),
 }
+
+
+@settings(max_examples=10)
+@tried(repeated())
+def test_tiles_that_repeat_compute_the_formula(call: Asked) -> None:
+    assert_is_the_formula(call, "blocks")
 
 
 @pytest.mark.parametrize("name", LONG)
@@ -427,7 +443,7 @@ def largest_held(length: int, mask: Mask, bias: Any = (), values: int = 8, backe
     _, kept = call.tensors(torch.float32)
     leaves = [torch.randn(1, 1, length, width, requires_grad=True) for width in (8, 8, values)]
     with Largest() as largest:  # type: ignore[no-untyped-call]
-        result = attend(*leaves, mask, call.bias_of(kept), 0, backend)
+        result = attend(leaves[0], leaves[1], leaves[2], mask, call.bias_of(kept), 0, backend)
         torch.autograd.grad(result.sum(), leaves if kept is None else [*leaves, kept])
     return int(largest.size)
 

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from large_masks import BATCH, FIRSTS, HEADS, LENGTHS, MASKS, MASKS_OF_HEADS, built
 from pellucid.masks import Causal, Chunked, Full, Heads, Mask, Padding, Segments, Window
 from pellucid.model.kernels.patterns import BLOCK
+from pellucid.model.kernels.runs import runs
 from pellucid.model.kernels.tiles import Tile, cost, cut, tiles
 
 CPU = torch.device("cpu")
@@ -80,13 +81,14 @@ def test_tiles_show_what_the_mask_shows_each_cell_once(expression: str, shape: S
     assert_flags(some, shape)
 
 
-@given(st.one_of(MASKS, MASKS_OF_HEADS), SHAPES, st.sampled_from((1, 100, 129, 1000, 2**14, 2**20)))
+@settings(max_examples=30)
+@given(st.one_of(MASKS, MASKS_OF_HEADS), SHAPES, st.sampled_from((1000, 5000, 2**14, 2**20)))
+@example("Causal()", (12, 11, 0), 1)
+@example("Causal() & Window(3, 1)", (12, 11, 2), 1)
 @example("Causal()", (257, 257, 0), 1000)
 @example("Causal()", (257, 128, 0), 5000)
 @example("drawn(1, 1, 1, 601, 1)", (257, 257, 0), 2**14)
 def test_pieces_are_the_tile_each_cell_once(expression: str, shape: Shape, size: int) -> None:
-    if size < 1000:
-        shape = (min(shape[0], 129), min(shape[1], 129), shape[2])
     mask = built(expression)
     some = found(mask, shape)
     pieces = [piece for tile in some for piece in cut(tile, size)]
@@ -110,6 +112,48 @@ def test_a_tile_s_cells_are_the_mask_s(expression: str, shape: Shape) -> None:
     for tile in found(mask, shape):
         assert (tile.cells is None) == (tile.seen != "some")
         assert torch.equal(seen_in(tile, mask, shape[2]).expand_as(dense[place(tile)]), dense[place(tile)])
+
+
+@settings(max_examples=25)
+@given(st.one_of(MASKS, MASKS_OF_HEADS), SHAPES, st.sampled_from((1, 300, 10**4)))
+@example("Window(100, 0)", (1025, 1025, 0), 10**4)
+@example("Chunked(128) & Causal()", (640, 640, 0), 300)
+@example("Causal() & Padding((130, 257))", (257, 257, 0), 10**4)
+def test_runs_are_the_tiles_each_once(expression: str, shape: Shape, columns: int) -> None:
+    mask = built(expression)
+    queries, keys, _ = shape
+    covered = torch.zeros(BATCH, HEADS, queries, keys, dtype=torch.int)
+    places = torch.arange(BATCH * HEADS * queries).view(BATCH, HEADS, queries)
+    of_keys = torch.arange(BATCH * HEADS * keys).view(BATCH, HEADS, keys, 1)
+    some = found(mask, shape)
+    for run in runs(some, BATCH, columns):
+        rows, seen = run.of_queries(places), run.of_keys(of_keys, None)
+        assert len(rows) == len(seen) == (run.times if run.times > 1 else len(places[place(run.tile)[0]]))
+        samples, heads, q = (rows // (HEADS * queries)), rows // queries % HEADS, rows % queries
+        k = seen[..., 0] % keys
+        assert torch.equal(seen[..., 0] // keys, (rows // queries)[:, :, :1].expand(k.shape))
+        covered.index_put_(
+            (samples[..., None], heads[..., None], q[..., None], k[:, :, None, :]),
+            torch.ones((), dtype=torch.int),
+            True,
+        )
+        assert run.times == 1 or run.times * (run.tile.columns[1] - run.tile.columns[0]) <= columns + keys
+    assert torch.equal(covered, painted(some, mask, shape)[0])
+
+
+def test_what_overlapping_tiles_give_is_summed() -> None:
+    [run] = [run for run in runs(found(Window(100, 0), (1024, 1024, 0)), 1, 10**4) if run.times > 1]
+    whole = torch.zeros(1, HEADS, 1024, 1)
+    given_back = torch.rand_like(run.of_keys(whole, None))
+    run.add_to_keys(whole, given_back, None)
+    height, (left, right) = run.tile.rows[1] - run.tile.rows[0], run.tile.columns
+    wanted = torch.zeros_like(whole)
+    for step in range(run.times):
+        wanted[0, :, left + step * height : right + step * height] += given_back[step]
+    torch.testing.assert_close(whole, wanted)
+    shared = torch.zeros(1, 2, 1024, 1)  # the first two heads look at one
+    run.add_to_keys(shared, given_back, torch.tensor([0, 0, 1]))
+    torch.testing.assert_close(shared, torch.stack([wanted[:, :2].sum(1), wanted[:, 2]], dim=1))
 
 
 # --- by hand ----------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ class Relative:
         table: (H, offsets): column i is what a key that stands `least + i` past its query is given; H may be 1.
         least: the offset k - q of column 0, the most negative that is known.
 
+    >>> import torch
     >>> Relative(torch.tensor([[-1.0, 0.0, 5.0]]), least=-1).scores(queries=2, keys=2)
     tensor([[[[ 0.,  5.],
               [-1.,  0.]]]])

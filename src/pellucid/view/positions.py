@@ -56,7 +56,7 @@ def positions(
 
     >>> from pellucid.model.positions import ALiBi, Sinusoidal
     >>> picture = positions({"the paper's": Sinusoidal(d_model=6), "ALiBi": ALiBi(num_heads=2)}, length=5)
-    >>> [axes.get_title() for axes in picture.axes if axes.get_title()]
+    >>> [axes.get_title() for axes in picture.axes if axes.images]
     ["the paper's", 'ALiBi']
     """
     if length < 2 or (trained is not None and trained < 1) or width < 1:

@@ -109,9 +109,10 @@ def cut(tile: Tile, cells: int) -> Iterator[Tile]:
             first=tile.first and column == left,
         )
         if tile.cells is not None:
-            shown = tile.cells[..., column - left : column - left + width]
-            shown = shown if shown.shape[2] == 1 else shown[:, :, row - top : row - top + height]
-            piece = replace(piece, cells=shown)
+            # Along an axis of size 1 nothing changes.
+            rows = slice(row - top, row - top + height) if tile.cells.shape[2] > 1 else slice(None)
+            columns = slice(column - left, column - left + width) if tile.cells.shape[3] > 1 else slice(None)
+            piece = replace(piece, cells=tile.cells[:, :, rows, columns])
         yield piece
 
 

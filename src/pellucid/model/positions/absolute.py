@@ -30,6 +30,10 @@ class NoPositions(Positions):
     tensor(6.)
     """
 
+    def forward(self, states: States, first: First = 0) -> States:  # noqa: ARG002
+        """The states as they are."""
+        return states
+
 
 class Sinusoidal(Positions):
     """Sines and cosines of wavelengths from 2 pi to 10000 * 2 pi (Vaswani et al. 2017, section 3.5).

@@ -6,8 +6,9 @@ from torch import Tensor
 
 from pellucid.errors import ConfigError
 from pellucid.model.bias import Relative
-from pellucid.model.positions.interface import Positions
+from pellucid.model.positions.interface import First, Positions
 from pellucid.model.positions.places import offsets
+from pellucid.shapes import States
 
 __all__ = ["ALiBi"]
 
@@ -56,6 +57,10 @@ class ALiBi(Positions):
         tensor([0.0625, 0.0039, 0.2500])
         """
         return self._slopes().to(self._dtype())
+
+    def forward(self, states: States, first: First = 0) -> States:  # noqa: ARG002
+        """The states as they are: nothing is added to embeddings."""
+        return states
 
     def bias(self, queries: int, keys: int, first_query: int = 0) -> Relative:
         """What is added to the scores of those queries and of the keys from 0 on.

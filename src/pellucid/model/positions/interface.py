@@ -1,5 +1,7 @@
 """The one interface of all position schemes, with three doors: states, queries and keys, scores."""
 
+from abc import ABC, abstractmethod
+
 from jaxtyping import Int
 from torch import Tensor, nn
 
@@ -12,7 +14,7 @@ First = int | Int[Tensor, " batch"]
 """The absolute position of the first of several: one for all samples, or one for each, below 0 where padding precedes."""
 
 
-class Positions(nn.Module):
+class Positions(nn.Module, ABC):
     """How a model is told where its tokens stand. A scheme opens one of three doors; the others leave all as it is.
 
     - `forward`: something is added to the embeddings, once, before the first layer;
@@ -23,9 +25,9 @@ class Positions(nn.Module):
     what row t of the whole is given. Cross-attention takes none of the last two: source and target are counted apart.
     """
 
-    def forward(self, states: States, first: First = 0) -> States:  # noqa: ARG002
-        """The states (B, L, d_model), positions first, first + 1, ... told to them."""
-        return states
+    @abstractmethod
+    def forward(self, states: States, first: First = 0) -> States:
+        """The states (B, L, d_model), positions first, first + 1, ... told to them; as they are, by another door."""
 
     def rotate(self, heads: Heads, first: First = 0) -> Heads:  # noqa: ARG002
         """Queries or keys (B, H, L, head_dim), turned to positions first, first + 1, ..."""

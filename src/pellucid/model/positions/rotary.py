@@ -10,7 +10,7 @@ from torch import Tensor
 from pellucid.errors import ConfigError, ShapeError
 from pellucid.model.positions.interface import First, Positions
 from pellucid.model.positions.places import places
-from pellucid.shapes import Heads
+from pellucid.shapes import Heads, States
 
 __all__ = ["Rotary"]
 
@@ -100,6 +100,10 @@ class Rotary(Positions):
             stretched = ((pair - kept_until) / (stretched_from - kept_until)).clamp(0, 1)
             return plain * (1 - stretched) + plain / self.factor * stretched
         return plain
+
+    def forward(self, states: States, first: First = 0) -> States:  # noqa: ARG002
+        """The states as they are: nothing is added to embeddings."""
+        return states
 
     def rotate(self, heads: Heads, first: First = 0) -> Heads:
         """Turn queries or keys to their positions.

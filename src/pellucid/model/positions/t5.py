@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from pellucid.errors import ConfigError
 from pellucid.model.bias import Relative
-from pellucid.model.positions.interface import Positions
+from pellucid.model.positions.interface import First, Positions
 from pellucid.model.positions.places import offsets
+from pellucid.shapes import States
 
 __all__ = ["T5Relative"]
 
@@ -88,6 +89,10 @@ class T5Relative(Positions):
         if not self.bidirectional:
             return buckets
         return buckets + (offsets > 0) * (len(self._bounds) + 1)
+
+    def forward(self, states: States, first: First = 0) -> States:  # noqa: ARG002
+        """The states as they are: nothing is added to embeddings."""
+        return states
 
     def bias(self, queries: int, keys: int, first_query: int = 0) -> Relative:
         """What is added to the scores of those queries and of the keys from 0 on.

@@ -3,8 +3,11 @@
 As in `mask_expressions`, an expression is drawn as text and built inside the test.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
+import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -13,6 +16,7 @@ from mask_expressions import NAMES, cells, joined
 from pellucid.masks import Dense, Mask, Segments
 from pellucid.model import attend
 from pellucid.model.bias import Relative
+from pellucid.model.kernels.tiles import tiles
 
 __all__ = [
     "BATCH",
@@ -22,11 +26,13 @@ __all__ = [
     "MASKS",
     "MASKS_OF_HEADS",
     "PACKED",
+    "SIDE",
     "Asked",
     "asked",
     "built",
     "given",
     "repeated",
+    "small_blocks",
 ]
 
 BATCH, HEADS = 2, 3  # wherever a mask tells samples or heads apart
@@ -151,6 +157,23 @@ def given(asked: Asked, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor
     """The tensors of a call, and a gradient of its result."""
     leaves, kept = asked.tensors(dtype)
     return leaves, kept, torch.randn(BATCH, asked.heads, asked.queries, asked.widths[1], dtype=dtype)
+
+
+SIDE = 32
+
+
+@contextmanager
+def small_blocks() -> Iterator[None]:
+    """Blocks of so few queries and keys, and tiles of so little cost, that short masks have many tiles to be joined."""
+    kernels = "pellucid.model.kernels"
+    small = {"tiles.BLOCK": SIDE, "patterns.BLOCK": SIDE, "patterns.LONG": 1, "patterns.TALL": 3 * SIDE**2}
+    small |= {"tiles.TILE": 0, "blocks.WRITTEN": 2**13, "blocks.LEAST": 2**6}
+    tiles.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, number in small.items():
+            patch.setattr(f"{kernels}.{name}", number)
+        yield
+    tiles.cache_clear()
 
 
 @st.composite

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from large_masks import BATCH, HEADS, Asked, asked, built, given, repeated
+from large_masks import BATCH, HEADS, SIDE, Asked, asked, built, given, repeated, small_blocks
 from pellucid.masks import Causal, Mask, Padding, Window
 from pellucid.model import MultiHeadAttention, attend, attention_weights
 
@@ -137,6 +137,17 @@ LONG = {
     "documents of each sample": Asked("Causal() & Segments.from_lengths(((128, 473), (256, 345)))", 601, 601),
     "across": Asked("Padding((1000, 130))", 129, 1025, key_heads=1),
 }
+
+
+@settings(max_examples=25)
+@tried(asked())
+@example(Asked("Causal()", 257, 257, bias="alike"))
+@example(Asked("Causal()", 129, 257, 128, widths=(5, 7), bias=(1, 1, 129, 257)))
+@example(Asked("Causal() & (Window(40, 0) | Global(3)) & Padding((200, 90))", 257, 257))
+@example(Asked("Heads((Causal(), Window(3, 0), ~Causal())) & Padding((200, 0))", 257, 257, key_heads=1, widths=(5, 7)))
+def test_tiles_are_joined_into_the_formula(call: Asked) -> None:
+    with small_blocks():
+        assert_is_the_formula(call, "blocks")
 
 
 @settings(max_examples=10)
@@ -367,13 +378,13 @@ def test_the_share_of_weights_is_dropped_and_the_others_scaled() -> None:
 
 
 def test_each_tile_and_sample_drops_others() -> None:
-    leaves, _ = DROPPED.tensors()
-    seen = built(DROPPED.expression).dense(257, 257)[0, 0]
-    factors = kept_weights(1, DROPPED, leaves)[:, 0] != 0
-    near, far = seen[:128, :128] & seen[128:256, 128:256], (slice(128, 256), slice(128, 256))
-    for one, other in ((factors[0, :128, :128], factors[0][far]), (factors[0, :128, :128], factors[1, :128, :128])):
-        alike = float((one == other)[near].double().mean())
-        assert alike == pytest.approx(RATE**2 + (1 - RATE) ** 2, abs=0.03)  # of two that know nothing of each other
+    call = Asked(f"Chunked({SIDE})", 8 * SIDE, 8 * SIDE, heads=1, key_heads=1)
+    with small_blocks():
+        factors = kept_weights(1, call, call.tensors()[0])[:, 0] != 0
+    own = torch.stack([factors[:, at : at + SIDE, at : at + SIDE] for at in range(0, 8 * SIDE, SIDE)])
+    for one, other in ((own[1:], own[:-1]), (own[:, 0], own[:, 1])):
+        # Two that know nothing of each other both keep a weight, or both drop it, as often as that.
+        assert float((one == other).double().mean()) == pytest.approx(RATE**2 + (1 - RATE) ** 2, abs=0.03)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from large_masks import BATCH, FIRSTS, HEADS, LENGTHS, MASKS, MASKS_OF_HEADS, built
+from large_masks import BATCH, FIRSTS, HEADS, LENGTHS, MASKS, MASKS_OF_HEADS, built, small_blocks
 from pellucid.masks import Causal, Chunked, Full, Heads, Mask, Padding, Segments, Window
 from pellucid.model.kernels.patterns import BLOCK
 from pellucid.model.kernels.runs import runs
@@ -73,7 +73,19 @@ def assert_flags(some: Iterable[Tile], shape: Shape) -> None:
 @example("Heads((Causal(), Full(), ~Causal())) & Padding((200, 0))", (257, 257, 0))
 @example("Segments.from_lengths(((128, 473), (256, 345)))", (257, 257, 0))
 def test_tiles_show_what_the_mask_shows_each_cell_once(expression: str, shape: Shape) -> None:
-    mask = built(expression)
+    assert_shows(built(expression), shape)
+
+
+@given(st.one_of(MASKS, MASKS_OF_HEADS), SHAPES)
+@example("Causal()", (129, 257, 128))
+@example("Causal() & (Window(40, 0) | Global(3)) & Padding((200, 90))", (257, 257, 0))
+def test_small_tiles_show_what_the_mask_shows_each_cell_once(expression: str, shape: Shape) -> None:
+    with small_blocks():
+        assert_shows(built(expression), shape)
+
+
+def assert_shows(mask: Mask, shape: Shape) -> None:
+    """No cell lies in two tiles, those that the mask shows are shown, and the first tiles of queries are flagged."""
     some = found(mask, shape)
     covered, shown = painted(some, mask, shape)
     assert int(covered.amax()) <= 1

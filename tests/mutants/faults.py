@@ -223,21 +223,21 @@ KERNELS = [
         "model/kernels/blocks.py",
         "before.mul_((sum_before - finite).exp_()[..., None])",
         "before",
-        "test_kernels.py::test_tiles_and_the_fused_kernel_compute_the_formula",
+        "test_kernels.py::test_tiles_are_joined_into_the_formula",
     ),
     Fault(
         "tiles are joined without scaling what comes after",
         "model/kernels/blocks.py",
         "after * (sum_after - finite).exp_()[..., None]",
         "after",
-        "test_kernels.py::test_tiles_and_the_fused_kernel_compute_the_formula",
+        "test_kernels.py::test_tiles_are_joined_into_the_formula",
     ),
     Fault(
         "a row that is blind in a tile counts as seen",
         "model/kernels/flash.py",
         "logsumexp.masked_fill(blind.expand_as(logsumexp), -math.inf)",
         "logsumexp",
-        "test_kernels.py::test_tiles_and_the_fused_kernel_compute_the_formula",
+        "test_kernels.py::test_tiles_are_joined_into_the_formula",
     ),
     Fault(
         "the weights of a blind query are infinite",
@@ -251,7 +251,7 @@ KERNELS = [
         "model/kernels/added.py",
         "(past_too or self.bias is not None)",
         "past_too",
-        "test_kernels.py::test_tiles_and_the_fused_kernel_compute_the_formula",
+        "test_kernels.py::test_tiles_are_joined_into_the_formula",
     ),
     Fault(
         "a tile's future begins with its diagonal",
@@ -321,7 +321,7 @@ KERNELS = [
         "model/kernels/tiles.py",
         "first=not bool(reached[place].any())",
         "first=True",
-        "test_tiles.py::test_tiles_show_what_the_mask_shows_each_cell_once",
+        "test_tiles.py::test_small_tiles_show_what_the_mask_shows_each_cell_once",
     ),
     Fault(
         "a partial block on the diagonal is taken for a triangle",
@@ -335,7 +335,7 @@ KERNELS = [
         "model/kernels/tiles.py",
         "blocks = kinds.diagonal(shift, 2, 3)",
         "blocks = kinds.diagonal(0, 2, 3)",
-        "test_tiles.py::test_tiles_show_what_the_mask_shows_each_cell_once",
+        "test_tiles.py::test_later_queries_see_a_rectangle_and_a_triangle",
     ),
     Fault(
         "samples are taken to be alike",

@@ -63,7 +63,7 @@ class Explanation:
         lines = [
             f"{self.backend}: {self.reason}",
             *(f"not {name}: {reason}" for name, reason in self.refused.items() if name != self.backend),
-            f"blocks computes {self.computed:.1%} of the cells, in {self.tiles:,} tiles",
+            f"blocks computes {self.computed:.1%} of the cells, in {self.tiles:,} tile{'s' * (self.tiles != 1)}",
             self.picture,
         ]
         return "\n".join(lines)

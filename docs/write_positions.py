@@ -236,6 +236,9 @@ from pellucid.model.bias import Relative
 class Logarithmic(positions.Positions):
     \"\"\"-log(1 + |k - q|) in every head: KERPLE's logarithmic kernel (Chi et al. 2022, arXiv 2205.09921), unlearned.\"\"\"
 
+    def forward(self, states, first=0):
+        return states  # nothing is added to embeddings
+
     def bias(self, queries, keys, first_query=0):
         offsets = torch.arange(1 - queries - first_query, keys - first_query)
         return Relative(-torch.log1p(offsets.abs())[None], least=1 - queries - first_query)

@@ -44,6 +44,11 @@ SLIPS = [
         "ShapeError",
         "as many heads of keys as of queries or a number that divides it",
     ),
+    (
+        "attend(zeros(2, 3, 5, 11), zeros(2, 3, 5, 11), zeros(2, 3, 5, 11).double())",
+        "ShapeError",
+        "convert them to one",
+    ),
     ("attend(*torch.zeros(3, 2, 3, 5, 11), backend='flash')", "ConfigError", "backend='flash'"),
     (
         "attend(*torch.zeros(3, 2, 3, 5, 11), backend='')",

@@ -387,6 +387,8 @@ def test_no_words_of_a_column_reach_into_the_next() -> None:
         texts = [table.title, *table.texts, *(legend.get_texts() if legend else ())]
         boxes = [text.get_window_extent() for text in texts]
         spans.append((min(box.x0 for box in boxes), max(box.x1 for box in boxes)))
+        bar = figure.axes[figure.axes.index(curve) + 1].get_window_extent()
+        assert 0 < bar.x0 - table.get_window_extent().x1 < bar.width  # no word pushes them apart
     assert spans[0][0] >= 0
     assert all(left[1] < right[0] for left, right in itertools.pairwise(spans))
 
@@ -397,9 +399,9 @@ def test_schemes_of_one_class_are_numbered() -> None:
 
 
 def test_names_are_drawn_as_they_are_written() -> None:
-    figure = view.positions({"$x$": ALiBi(H)}, L)
-    figure.draw_without_rendering()
-    assert panels(figure)[0][0].get_title() == "$x$"
+    figure = view.positions({"$\\frac$": ALiBi(H)}, L)
+    figure.draw_without_rendering()  # as mathematics, this fails to parse
+    assert panels(figure)[0][0].get_title() == "$\\frac$"
 
 
 # --- refusals -------------------------------------------------------------------------------------------------

@@ -405,14 +405,14 @@ KERNELS = [
         "model/kernels/flex.py",
         "k - (q + first_query) - least",
         "k - q - least",
-        "test_attention.py::test_flex_is_the_paper_s_equation",
+        "test_attention.py::test_flex_is_the_formula",
     ),
     Fault(
         "flex adds the bias of the first head",
         "model/kernels/flex.py",
         "h * (not alike)",
         "h * 0",
-        "test_attention.py::test_flex_is_the_paper_s_equation",
+        "test_attention.py::test_flex_is_the_formula",
     ),
     Fault(
         "whole tiles hold all of a triangle's scores",

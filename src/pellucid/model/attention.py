@@ -116,7 +116,7 @@ def attend(
     >>> attend(torch.zeros(1, 1, 2, 1), torch.zeros(1, 1, 2, 1), values, mask=Causal()).flatten().tolist()
     [1.0, 2.0]
     """
-    _check_sizes(query, key, value, mask, bias)
+    _check_sizes(query, key, value, mask, bias, first_query)
     call = Call.of(query, key, value, mask, bias, first_query, share(dropout))
     kernel, _ = choose(call, backend)
     if kernel == "formula":
@@ -238,7 +238,7 @@ class MultiHeadAttention(nn.Module):
             heads = positions.rotate(heads, first_query)
         dropout = self.dropout if self.training else 0.0
         if need_weights:
-            _check_sizes(heads, seen.key, seen.value, mask)
+            _check_sizes(heads, seen.key, seen.value, mask, bias, first_query)
             weights = attention_weights(heads, seen.key, mask, bias, first_query)
             attended = F.dropout(weights, dropout) @ every_head(self.num_heads, seen.value)
         else:
@@ -252,7 +252,9 @@ class MultiHeadAttention(nn.Module):
         return states.view(batch, length, heads, width // heads).transpose(1, 2)
 
 
-def _check_sizes(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, bias: Bias | None = None) -> None:
+def _check_sizes(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, bias: Bias | None, first_query: int
+) -> None:
     """Say which sizes do not fit, before a matrix product says it worse."""
     fit = query.dim() == key.dim() == value.dim() == 4 and key.shape[:3] == value.shape[:3]
     if not fit or (len(query), query.shape[3]) != (len(key), key.shape[3]) or query.shape[1] % max(1, key.shape[1]):
@@ -261,24 +263,34 @@ def _check_sizes(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, b
             f"{tuple(value.shape)}; it needs (batch, heads, length, head_dim) with one batch, queries as wide as keys, a "
             "value for each key, and as many heads of keys as of queries or a number that divides it"
         )
-    batch, heads, queries, _ = query.shape
+    if not query.dtype == key.dtype == value.dtype and not torch.is_autocast_enabled(query.device.type):
+        raise ShapeError(
+            f"attention was given queries of {query.dtype}, keys of {key.dtype} and values of {value.dtype}; convert them "
+            "to one"
+        )
     if bias is not None:
-        given = (1, bias.heads, 1, 1) if isinstance(bias, Relative) else tuple(bias.shape)
-        whole = (batch, heads, queries, key.shape[2])
-        if len(given) != 4 or any(size not in (1, full) for size, full in zip(given, whole, strict=True)):
-            raise ShapeError(
-                f"attention was given a bias of {given} for scores of {whole}; give (batch, heads, queries, keys), each "
-                "as many as there are or 1"
-            )
-        if isinstance(bias, Tensor) and not bias.is_floating_point():
-            raise ShapeError(
-                f"attention was given a bias of {bias.dtype}, but it is added to the scores; give floats, or mask="
-            )
+        _check_bias(bias, (*query.shape[:3], key.shape[2]), first_query)
     if mask is None:
         return
-    for what, spoken, there in (("samples", mask.batch, batch), ("heads", mask.heads, heads)):
+    for what, spoken, there in (("samples", mask.batch, len(query)), ("heads", mask.heads, query.shape[1])):
         if spoken is not None and spoken != there:
             raise ShapeError(
                 f"the mask {mask!r} speaks of {spoken} {what}, but attention was given {there}; "
                 "make the mask from the lengths of this batch"
             )
+
+
+def _check_bias(bias: Bias, scores: tuple[int, ...], first_query: int) -> None:
+    """Refuse a bias that cannot be added to scores of that shape."""
+    given = (1, bias.heads, 1, 1) if isinstance(bias, Relative) else tuple(bias.shape)
+    if len(given) != 4 or any(size not in (1, whole) for size, whole in zip(given, scores, strict=True)):
+        raise ShapeError(
+            f"attention was given a bias of {given} for scores of {scores}; give (batch, heads, queries, keys), each as "
+            "many as there are or 1"
+        )
+    if isinstance(bias, Relative) and 0 not in scores[2:]:
+        bias.require(scores[2], scores[3], first_query)
+    if isinstance(bias, Tensor) and not bias.is_floating_point():
+        raise ShapeError(
+            f"attention was given a bias of {bias.dtype}, but it is added to the scores; give floats, or mask="
+        )

@@ -45,6 +45,17 @@ class Relative:
         """
         if not queries or not keys:
             return self.table.new_zeros(1, self.heads, queries, keys)
+        nearest, farthest = self.require(queries, keys, first_query, first_key)
+        offsets = self.table[:, nearest - self.least : farthest - self.least + 1]
+        # Row i of the unfolding begins at offset nearest + i, which is the row of the query i places before the last.
+        return offsets.unfold(1, keys, 1).flip(1)[None]
+
+    def require(self, queries: int, keys: int, first_query: int = 0, first_key: int = 0) -> tuple[int, int]:
+        """The least and the greatest offset among those queries and keys, of which there is one at least.
+
+        Raises:
+            ShapeError: one of them is not in the table.
+        """
         nearest, farthest = first_key - (first_query + queries - 1), first_key + keys - 1 - first_query
         most = self.least + self.table.shape[1] - 1
         if nearest < self.least or farthest > most:
@@ -52,6 +63,4 @@ class Relative:
                 f"a relative bias of the offsets {self.least} to {most} was asked for {nearest} to {farthest}; make it "
                 "for as many queries and keys as attend"
             )
-        offsets = self.table[:, nearest - self.least : farthest - self.least + 1]
-        # Row i of the unfolding begins at offset nearest + i, which is the row of the query i places before the last.
-        return offsets.unfold(1, keys, 1).flip(1)[None]
+        return nearest, farthest

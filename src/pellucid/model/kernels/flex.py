@@ -24,9 +24,15 @@ COMPILERS = ("g++", "clang++", "icpx")
 
 def flex(call: Call) -> Float[Tensor, "batch heads query value_dim"]:
     """`attend` through FlexAttention: compiled where that is possible, and else as it runs without a compiler."""
+    tensors, bias = (call.query, call.key, call.value), call.bias
+    if not call.learns:
+        # On a CPU it refuses what wants gradients, even where none are taken.
+        tensors = (call.query.detach(), call.key.detach(), call.value.detach())
+        bias = Relative(bias.table.detach(), bias.least) if isinstance(bias, Relative) else bias
+        bias = bias.detach() if isinstance(bias, Tensor) else bias
     arguments = {
         **_block_mask(call.mask, *call.size, len(call.query), call.query.shape[1], call.query.device),
-        "score_mod": None if call.bias is None else _score_mod(call.bias, call.first_query),
+        "score_mod": None if bias is None else _score_mod(bias, call.first_query),
         "enable_gqa": call.key.shape[1] != call.query.shape[1],
     }
     if compiles(call):
@@ -34,12 +40,12 @@ def flex(call: Call) -> Float[Tensor, "batch heads query value_dim"]:
 
         # A mask's numbers are part of the code, so each mask is compiled anew; past torch's limit all scores would be held.
         with torch._dynamo.config.patch(recompile_limit=MASKS):
-            attended: Tensor = _compiled()(call.query, call.key, call.value, **arguments)
+            attended: Tensor = _compiled()(*tensors, **arguments)
         return attended
     with warnings.catch_warnings():
         # It says that it holds all scores when it isn't compiled, which `explain` says too.
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-        whole: Tensor = flex_attention(call.query, call.key, call.value, **arguments)
+        whole: Tensor = flex_attention(*tensors, **arguments)
         return whole
 
 

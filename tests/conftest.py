@@ -1,9 +1,11 @@
 """What every test has: shapes and types checked, the same random numbers, one thread, and laws tried alike."""
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
+import jaxtyping
 import pytest
 import torch
 from jaxtyping import install_import_hook
@@ -36,3 +38,17 @@ torch.set_num_threads(1)  # sums come out the same everywhere, and workers do no
 def same_random_numbers() -> None:
     """Every test starts from the same seed, whatever ran before it."""
     torch.manual_seed(1)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Calls as users make them, without the tests' own check of types, which would refuse before Pellucid does."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def traceable(unchecked: None) -> None:
+    """Calls that torch traces and compiles, which it cannot do with the tests' own check of types."""
+    torch._dynamo.reset()

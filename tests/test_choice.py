@@ -1,10 +1,8 @@
 """The choice of a kernel: which one computes what, the reason in words, and calls that are refused in a sentence."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 
@@ -17,14 +15,6 @@ from pellucid.model.kernels import Call, Explanation, choose
 B, H, D = 2, 3, 5
 LONG = 2048
 PACKED = Segments.from_lengths(((256, 512, 256, 1024),) * B)
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Calls as users make them, without the tests' own check of types, which would refuse before `attend` does."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def called(

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
@@ -541,15 +540,6 @@ def test_transformer_is_read_as_the_triple_it_was() -> None:
 # --- flex_attention ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Torch compiles what it is given, and cannot compile the checks of types that the tests add."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    torch._dynamo.reset()
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
 @over_shapes
 @over_masks
 def test_flex_attention_computes_our_formula(mask: Mask, shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -562,7 +552,7 @@ def test_flex_attention_computes_our_formula(mask: Mask, shape: Shape, monkeypat
     )
 
 
-@pytest.mark.usefixtures("unchecked")
+@pytest.mark.usefixtures("traceable")
 @over_masks
 def test_flex_attention_as_it_is_called_computes_our_formula(mask: Mask) -> None:
     query, key, value = heads_of(CACHED)
@@ -573,7 +563,7 @@ def test_flex_attention_as_it_is_called_computes_our_formula(mask: Mask) -> None
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles with g++")
-@pytest.mark.usefixtures("unchecked")
+@pytest.mark.usefixtures("traceable")
 @pytest.mark.parametrize(
     "mask",
     [
@@ -648,7 +638,7 @@ def test_flex_attention_is_given_nothing_where_nothing_is_hidden() -> None:
     assert exported(Causal(), "flex", STEP) == {}
 
 
-@pytest.mark.usefixtures("unchecked")
+@pytest.mark.usefixtures("traceable")
 def test_flex_attention_gives_a_blind_row_zeros_and_says_so() -> None:
     with pytest.warns(BlindRows, match="flex_attention gives it zeros, as Pellucid does"):
         arguments = (Causal() & Padding((7, 0))).to("flex", queries=7, keys=7)

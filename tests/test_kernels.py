@@ -3,10 +3,9 @@
 import itertools
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import example, settings
@@ -90,16 +89,7 @@ def assert_flex_is_the_formula(call: Asked, dtype: torch.dtype, tolerance: float
     assert torch.count_nonzero(result[call.blind()]) == 0
 
 
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Calls as users make them, without the tests' own check of types, which FlexAttention cannot trace."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    torch._dynamo.reset()
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
-@pytest.mark.usefixtures("unchecked")
+@pytest.mark.usefixtures("traceable")
 def test_flex_as_it_is_called_computes_the_formula() -> None:
     call = Asked("Causal() & Padding((100, 0))", 129, 129, bias="relative", key_heads=1)
     assert_flex_is_the_formula(call, torch.float64, EXACT)
@@ -108,7 +98,7 @@ def test_flex_as_it_is_called_computes_the_formula() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles with g++")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # by torch itself
-@pytest.mark.usefixtures("unchecked")
+@pytest.mark.usefixtures("traceable")
 @pytest.mark.parametrize(
     "call",
     [

@@ -4,11 +4,10 @@ import copy
 import dataclasses
 import operator
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -68,14 +67,6 @@ KINDS: dict[str, tuple[Mask, Cell]] = {
     "predicate of heads": (Predicate(by_head, heads=H), by_head),
 }
 SPECIMENS = pytest.mark.parametrize("mask", [mask for mask, _ in KINDS.values()], ids=list(KINDS))
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Calls as users make them, without the tests' own check of types, which would refuse before the mask does."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def sentence(error: BaseException) -> str:

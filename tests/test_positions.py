@@ -1,9 +1,7 @@
 """Absolute positions: the paper's formula written again with `math`, layouts, and the end of a learned table."""
 
 import math
-from collections.abc import Iterator
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given
@@ -22,14 +20,6 @@ from pellucid.model.positions import (
 )
 
 B, S, T, D = 2, 5, 7, 11
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Calls as users make them, without the tests' own check of types, which would refuse before the scheme does."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def paper(pos: int, column: int, d_model: int) -> float:

@@ -2,10 +2,8 @@
 
 import copy
 import math
-from collections.abc import Iterator
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given
@@ -19,14 +17,6 @@ B, H, Q, K, D = 2, 3, 5, 7, 11
 SCHEMES: list[Positions] = [ALiBi(H), T5Relative(H), T5Relative(H, bidirectional=False, num_buckets=8, max_distance=5)]
 
 every_scheme = pytest.mark.parametrize("scheme", SCHEMES, ids=repr)
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Calls as users make them, without the tests' own check of types, which would refuse before the scheme does."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def bias_of(scheme: Positions, queries: int, keys: int, first_query: int = 0) -> Relative:

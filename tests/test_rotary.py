@@ -2,10 +2,8 @@
 
 import cmath
 import math
-from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given
@@ -22,14 +20,6 @@ Scaling = Literal["none", "linear", "ntk", "yarn"]
 both_layouts = pytest.mark.parametrize("pairs", get_args(Pairs))
 every_scaling = pytest.mark.parametrize("scaling", get_args(Scaling))
 PLACES = st.integers(0, 1000)
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Calls as users make them, without the tests' own check of types, which would refuse before the scheme does."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def scaled(scaling: Scaling, pairs: Pairs = "halves", head_dim: int = HEAD_DIM) -> Rotary:

@@ -17,7 +17,7 @@ from pellucid.model.kernels.patterns import BLOCK, DIAGONAL, Pattern, Seen, Span
 __all__ = ["COLUMNS", "TILE", "Tile", "cost", "cut", "tiles"]
 
 TILE = 25_000  # cells that a call of the kernel costs beside those that it computes
-COLUMNS = 2**13  # keys that the tiles of one call have together at most
+COLUMNS = 2**11  # keys that the tiles of one call have together at most, which bounds what it holds
 KEPT = 2**20  # cells of masks that a plan may hold; what is beyond is found again whenever it is used
 
 

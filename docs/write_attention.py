@@ -23,7 +23,8 @@ OPENING = """\
 
 One formula, softmax(Q Kᵀ / √d) V over the keys that a query may see, and four kernels that compute it under one
 signature. [`attention.py`](../src/pellucid/model/attention.py) holds the formula, which is the specification; the tests
-hold every kernel to it, values and gradients, to 1e-10 in float64.
+hold every kernel to it to 1e-10 in float64, gradients too where the kernel has them. Gradients of gradients and
+`torch.func` need the formula.
 
 ```python
 import torch
@@ -44,7 +45,8 @@ torch.Size([1, 8, 2048, 64]) blocks
 |---|---|---|
 | `formula` | the paper's equation 1, as it is written; it alone gives weights | queries × keys |
 | `fused` | torch's `scaled_dot_product_attention`, given as little of a mask as it can be: nothing, its own causal flag, \
-a row for each sample, or all cells | the mask's: none, a row, or queries × keys |
+a row for each sample, or all cells | the mask's: none, a row, or queries × keys; all scores with dropout, a bias that \
+learns, or values not as wide as keys |
 | `blocks` | tiles of the scores that the mask lets be seen, forward and backward, joined exactly by their logarithms; on \
 a CPU each tile is torch's own fused kernel | linear in the length |
 | `flex` | torch's FlexAttention with a `BlockMask` made once for a mask and its sizes; compiled, but for float64 and \
@@ -157,10 +159,15 @@ BETWEEN = f"""
 
 ## What `auto` picks
 
-A mask answers what each of its blocks of 128 x 128 is, empty, partial or full, from its expression and not from its
-cells: `mask.blocks(queries, keys)`. From these come the tiles: full stretches, triangles under the diagonal, and
-rectangles with a few cells of mask, which all strips of a window share. `auto` compares what they cost with what torch's
-kernel costs for all cells. At {LENGTH:,} tokens:
+A mask answers what each of its blocks of 128 x 128 is, empty, partial or full: `mask.blocks(queries, keys)`. Its
+expression tells most of them, and only of those that it leaves open the cells are looked at. From these
+come the tiles: full stretches, triangles under the diagonal, and rectangles with a few cells of mask, which all strips of a
+window share. `auto` compares what they cost with what torch's kernel costs for all cells, and takes the tiles
+wherever that kernel would hold all scores or a mask of more than four million cells. What was found for a mask is kept, but
+for those that hold a `Predicate` or a large `Dense`. On a GPU, where nothing has been measured yet, it takes FlexAttention
+where more than half of the cells can be left out.
+
+At {LENGTH:,} tokens:
 
 """
 

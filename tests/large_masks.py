@@ -16,7 +16,7 @@ from mask_expressions import NAMES, cells, joined
 from pellucid.masks import Dense, Mask, Segments
 from pellucid.model import attend
 from pellucid.model.bias import Relative
-from pellucid.model.kernels.tiles import tiles
+from pellucid.model.kernels.tiles import _kept
 
 __all__ = [
     "BATCH",
@@ -168,12 +168,12 @@ def small_blocks() -> Iterator[None]:
     kernels = "pellucid.model.kernels"
     small = {"tiles.BLOCK": SIDE, "patterns.BLOCK": SIDE, "patterns.LONG": 1, "patterns.TALL": 3 * SIDE**2}
     small |= {"tiles.TILE": 0, "blocks.WRITTEN": 2**13, "blocks.LEAST": 2**6}
-    tiles.cache_clear()
+    _kept.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         for name, number in small.items():
             patch.setattr(f"{kernels}.{name}", number)
         yield
-    tiles.cache_clear()
+    _kept.cache_clear()
 
 
 @st.composite

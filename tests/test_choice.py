@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from pellucid.errors import ConfigError, ShapeError
+from pellucid.errors import ConfigError, MaskError, ShapeError
 from pellucid.masks import Causal, Full, Global, Heads, Mask, Padding, Segments, Window
-from pellucid.model import attend
+from pellucid.model import MultiHeadAttention, attend
 from pellucid.model.bias import Relative
 from pellucid.model.kernels import Call, Explanation, choose
 
@@ -56,7 +56,18 @@ CHOSEN: dict[str, tuple[Call, str, str]] = {
     "documents": (called(Causal() & PACKED), "blocks", r"cost about"),
     "heads": (called(Heads((Window(255, 0), Causal(), Window(9, 9)))), "blocks", r"cost about"),
     "sinks": (called(Causal() & (Window(255, 0) | Global(range(4)))), "blocks", r"cost about"),
-    "nothing to leave out": (called(Heads((Full(), Full(), ~Window(1, 0)))), "fused", r"would cost about \d+% of what"),
+    "nothing to leave out": (
+        called(Heads((Full(), Full(), ~Window(1, 0))), 1024, 1024),
+        "fused",
+        r"would cost about \d+% of what",
+    ),
+    "nothing to leave out of a large mask": (
+        called(Heads((Full(), Full(), ~Window(1, 0)))),
+        "blocks",
+        r"would be given a mask of all cells",
+    ),
+    "causal and dropout": (called(Causal(), dropout=0.1), "blocks", r"would hold all scores, for the dropout"),
+    "distances": (called(None, bias=Relative(torch.zeros(1, 4095), -2047)), "blocks", r"all scores, for the bias"),
     "dtypes that differ": (
         called(Window(255, 0), dtypes=(torch.float32, torch.float64)),
         "fused",
@@ -253,3 +264,47 @@ def test_sizes_that_do_not_fit_are_named(query: tuple[int, ...], key: tuple[int,
     )
     with pytest.raises(ShapeError, match=f"^{re.escape(given)}.* or a number that divides it$"):
         attend(torch.zeros(query), torch.zeros(key), torch.zeros(value))
+
+
+# --- accelerators, which the tests have not: what would be chosen there -----------------------------------------
+
+ELSEWHERE: dict[str, tuple[Mask, int, float, str]] = {
+    "no mask": (Full(), 64, 0.0, "fused"),
+    "causal": (Causal(), 64, 0.0, "fused"),
+    "mostly seen": (Causal() | Window(LONG, 900), 64, 0.0, "fused"),
+    "a window": (Window(255, 0), 64, 0.0, "flex"),
+    "a window and dropout": (Window(255, 0), 64, 0.1, "blocks"),
+    "a window and narrow heads": (Window(255, 0), 8, 0.0, "blocks"),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_an_accelerator_is_given_what_leaves_out_most(name: str) -> None:
+    mask, width, dropout, kernel = ELSEWHERE[name]
+    states = torch.empty(B, H, LONG, width, device="meta")
+    assert choose(Call(states, states, states, mask, dropout=dropout), "auto")[0] == kernel
+
+
+# --- slips ----------------------------------------------------------------------------------------------------
+
+
+def test_a_tensor_is_no_mask(unchecked: None) -> None:
+    states = torch.zeros(1, 1, 5, 3)
+    with pytest.raises(MaskError, match=r"a mask of type Tensor; wrap a tensor in masks.Dense"):
+        attend(states, states, states, torch.ones(5, 5, dtype=torch.bool))  # type: ignore[call-overload]
+
+
+def test_a_query_stands_at_a_position(unchecked: None) -> None:
+    states = torch.zeros(1, 1, 5, 3)
+    with pytest.raises(ShapeError, match="first_query=-3, but positions count from 0"):
+        attend(states, states, states, first_query=-3)
+
+
+def test_attention_refuses_an_unknown_backend_when_it_is_made(unchecked: None) -> None:
+    with pytest.raises(ConfigError, match="backend='quick', but it knows 'auto'"):
+        MultiHeadAttention(12, 3, backend="quick")  # type: ignore[arg-type]
+
+
+def test_keys_without_heads_are_refused(unchecked: None) -> None:
+    with pytest.raises(ShapeError, match="as many heads of keys as of queries"):
+        attend(torch.zeros(1, 2, 5, 3), torch.zeros(1, 0, 5, 3), torch.zeros(1, 0, 5, 3))

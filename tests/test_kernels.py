@@ -15,8 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from large_masks import BATCH, HEADS, SIDE, Asked, asked, built, given, repeated, small_blocks
-from pellucid.masks import Causal, Mask, Padding, Window
+from pellucid.masks import Causal, Dense, Dilated, Full, Heads, Mask, Padding, Predicate, Window
 from pellucid.model import MultiHeadAttention, attend, attention_weights
+from pellucid.model.kernels import blocks as tiled
+from pellucid.model.kernels.call import may_be_kept
 
 EXACT = 1e-10
 
@@ -465,3 +467,84 @@ def test_a_window_is_held_in_proportion_to_its_length(bias: Any) -> None:
 
 def test_the_fused_kernel_under_a_mask_is_what_holds_all_cells() -> None:
     assert largest_held(FAR // 2, Window(255, 0), backend="fused") >= (FAR // 2) ** 2
+
+
+@pytest.mark.parametrize(
+    ("mask", "values", "bias", "dropout"),
+    [
+        (Full(), 8, (), 0.1),
+        (Causal(), 8, (), 0.1),
+        (Causal(), 9, (), 0.0),
+        (Full(), 8, "alike", 0.0),
+        (Dilated(2), 8, (), 0.0),
+    ],
+    ids=["dropout", "causal and dropout", "wide values", "distances", "a mask of which no block is whole"],
+)
+def test_what_is_chosen_holds_no_scores(mask: Mask, values: int, bias: Any, dropout: float) -> None:
+    length = FAR // 2 + 1
+    call = Asked("Full()", length, length, heads=1, key_heads=1, bias=bias)
+    _, kept = call.tensors(torch.float32)
+    leaves = [torch.randn(1, 1, length, width, requires_grad=True) for width in (8, 8, values)]
+    with Largest() as largest:  # type: ignore[no-untyped-call]
+        result = attend(leaves[0], leaves[1], leaves[2], mask, call.bias_of(kept), dropout=dropout)
+        torch.autograd.grad(result.sum(), leaves)
+    # The gradient of a bias by offset sums along the diagonals of a piece, which is widened to twice its size for it.
+    assert int(largest.size) <= (2 * tiled.WRITTEN * 4 if bias else 0.9 * length**2 * 4)
+
+
+# --- what is kept from call to call ---------------------------------------------------------------------------
+
+
+def test_a_function_that_reads_something_else_now_is_asked_again() -> None:
+    lengths = torch.tensor([1000])
+    mask = Predicate(lambda b, h, q, k: (k <= q) & (k < lengths[b]) & (q - k < 200), batch=1)
+    states = torch.randn(1, 1, 520, 3, dtype=torch.float64)
+    before = attend(states, states, states, mask, backend="blocks")
+    lengths[0] = 10
+    after = attend(states, states, states, mask, backend="blocks")
+    assert not torch.equal(before, after)
+    torch.testing.assert_close(after, attend(states, states, states, mask, backend="formula"), rtol=0, atol=EXACT)
+
+
+@pytest.mark.parametrize(
+    ("mask", "kept"),
+    [
+        (Causal() & Padding((5, 3)), True),
+        (Dense(torch.ones(7, 7, dtype=torch.bool)), True),
+        (Causal() | Dense(torch.ones(2, 1, 1024, 1024, dtype=torch.bool)), False),
+        (~Predicate(lambda b, h, q, k: k <= q), False),
+        (Heads((Causal(), Predicate(lambda b, h, q, k: k <= q) & Causal())), False),
+    ],
+    ids=["values", "a small tensor", "a large tensor", "a function", "a function of one head"],
+)
+def test_what_may_be_kept_is_a_value_and_small(mask: Mask, kept: bool) -> None:
+    assert may_be_kept(mask) is kept
+
+
+# --- what the kernels alone would do otherwise ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["formula", "fused", "blocks", "auto"])
+def test_no_heads_give_no_heads(backend: Any) -> None:
+    states = torch.zeros(2, 0, 300, 5, requires_grad=True)
+    result = attend(states, states, states, Window(99, 0), backend=backend)
+    assert result.shape == (2, 0, 300, 5)
+    assert torch.autograd.grad(result.sum(), states)[0].shape == states.shape
+
+
+@pytest.mark.parametrize("mask", [None, Causal()], ids=repr)
+@pytest.mark.parametrize("backend", ["formula", "fused", "blocks"])
+def test_a_query_that_the_bias_blinds_is_given_zeros(backend: Any, mask: Mask | None) -> None:
+    states = torch.randn(1, 1, 300, 5, dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(1, 1, 300, 300, dtype=torch.float64)
+    bias[:, :, 7] = -math.inf
+    result = attend(states, states, states, mask, bias, backend=backend)
+    assert torch.count_nonzero(result[0, 0, 7]) == 0
+    assert bool(torch.autograd.grad(result.sum(), states)[0].isfinite().all())
+
+
+@pytest.mark.parametrize("length", [200, 600])
+def test_where_torch_chooses_dtypes_a_length_changes_none(length: int) -> None:
+    states = torch.randn(1, 1, length, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert attend(states, states, states, Window(9, 0)).dtype == torch.bfloat16

@@ -157,8 +157,8 @@ def test_a_plan_is_what_attend_does(expression: str, attention: Attention, backe
 
 def test_what_is_planned_takes_no_memory() -> None:
     attention = Attention(batch=3, heads=7, head_dim=5, dtype="bfloat16", learns=True)
-    query, key = attention.tensors(masks.Causal(), 2**30, 11)
-    assert (query.shape, key.shape) == ((3, 7, 2**30, 5), (3, 7, 11, 5))
+    query, key = attention.tensors(masks.Causal(), 2**20, 11)
+    assert (query.shape, key.shape) == ((3, 7, 2**20, 5), (3, 7, 11, 5))
     for tensor in (query, key):
         assert (tensor.dtype, tensor.requires_grad) == (torch.bfloat16, True)
         assert tensor.untyped_storage().nbytes() == 2
@@ -168,6 +168,22 @@ def test_what_is_planned_takes_no_memory() -> None:
     assert (query.shape, key.shape) == ((2, 3, 5, 64), (2, 3, 11, 64))
     assert (query.dtype, query.requires_grad) == (torch.float32, False)
     assert Attention().tensors(masks.Causal(), 5, 11)[0].shape == (1, 8, 5, 64)
+
+
+@pytest.mark.parametrize(
+    ("size", "attention"),
+    [
+        (Size(2**28, 1), Attention()),
+        (Size(8, 8), Attention(batch=10**13, heads=10**7)),
+        (Size(8, 8), Attention(head_dim=10**22)),
+        (Size(2**18, 2**18), Attention(batch=2**20, heads=2**20)),
+    ],
+)
+def test_a_plan_of_what_no_tensor_has_is_refused(size: Size, attention: Attention) -> None:
+    with pytest.raises(
+        MaskError, match=r"which no tensor has; ask for 1,048,576 of each at most, and for fewer together"
+    ):
+        planned("causal", size, attention)
 
 
 @pytest.mark.parametrize("attention", [Attention(batch=0), Attention(heads=0), Attention(head_dim=0)])
@@ -180,7 +196,7 @@ def test_a_plan_of_nothing_is_refused(attention: Attention) -> None:
         planned("causal", Size(5, 0), Attention())
 
 
-@pytest.mark.parametrize("size", [Size(2**18 + 1, 2**18), Size(2**36, 2)])
+@pytest.mark.parametrize("size", [Size(2**18 + 1, 2**18), Size(2**19, 2**19)])
 def test_what_would_take_too_long_is_refused(size: Size) -> None:
     with pytest.raises(MaskError, match=r"Causal\(\) has .* cells .*, and 68,719,476,736 are planned at most; ask for"):
         planned("causal", size, Attention())

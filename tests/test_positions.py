@@ -1,7 +1,9 @@
 """Absolute positions: the paper's formula written again with `math`, layouts, and the end of a learned table."""
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -14,6 +16,7 @@ from pellucid.model.positions import (
     Learned,
     NoPositions,
     Positions,
+    Rotary,
     Sinusoidal,
     halves_to_interleaved,
     interleaved_to_halves,
@@ -172,6 +175,74 @@ def test_tables_of_both_layouts_turn_into_each_other(d_model: int) -> None:
 def test_an_unknown_layout_is_refused() -> None:
     with pytest.raises(ConfigError, match="layout='split', but it knows 'interleaved' and 'halves'; choose one"):
         Sinusoidal(D, "split")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "given", "message"),
+    [
+        (Sinusoidal, (0,), "Sinusoidal was given d_model=0, but it is added to states of that width; give the width"),
+        (Sinusoidal, (-4,), "Sinusoidal was given d_model=-4, "),
+        (Sinusoidal, ("4",), "Sinusoidal was given d_model='4', "),
+        (Sinusoidal, (True,), "Sinusoidal was given d_model=True, "),
+        (Learned, (0, 4), "Learned was given d_model=0, but it is added to states of that width; give the width"),
+        (Learned, (4, -1), "Learned was given max_positions=-1, but each position has its vector; give the length"),
+        (Learned, (4, 0), "Learned was given max_positions=0, "),
+        (Learned, (4, 2.5), "Learned was given max_positions=2.5, "),
+        (Learned, (4, None), "Learned was given max_positions=None, "),
+        (Learned, (4, 2**62), "Learned was given max_positions=4611686018427387904, "),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_sizes_are_whole_numbers_from_1_up(scheme: type[Positions], given: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}.*, a whole number from 1 up and below 2\\*\\*62$"):
+        scheme(*given)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_whole_numbers_of_any_library_are_sizes() -> None:
+    positions = Learned(np.int64(D), np.int32(T))  # type: ignore[arg-type]
+    assert type(positions.max_positions) is int
+    assert repr(positions) == repr(Learned(D, T))
+    assert repr(Sinusoidal(np.int64(D))) == repr(Sinusoidal(D))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scheme", [Sinusoidal(D), Sinusoidal(D, "halves"), Learned(D, max_positions=T)], ids=repr)
+@pytest.mark.parametrize("width", [1, D - 1, D + 1])
+def test_states_of_another_width_are_refused(scheme: Positions, width: int) -> None:
+    name = type(scheme).__name__
+    message = rf"^{name}\(d_model=11\) was given states of width {width}; make it for the width of the states$"
+    with pytest.raises(ShapeError, match=message):
+        scheme(torch.zeros(B, S, width))
+
+
+@pytest.mark.parametrize("first", [1.5, 1.0, "1", None, True], ids=repr)
+@pytest.mark.usefixtures("unchecked")
+def test_a_token_stands_at_a_whole_number(first: Any) -> None:
+    message = rf"^`first` was given as {first!r}, but a token stands at a whole number; give one number for all"
+    for scheme in (Sinusoidal(D), Learned(D, max_positions=T)):
+        with pytest.raises(ShapeError, match=message):
+            scheme(torch.zeros(B, S, D), first)
+    with pytest.raises(ShapeError, match=message):
+        Sinusoidal(D).table(S, first)
+    with pytest.raises(ShapeError, match=message):
+        Rotary(12).rotate(torch.zeros(B, 3, S, 12), first)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_whole_number_of_any_library_is_a_place() -> None:
+    states = torch.randn(B, S, D)
+    two: Any = np.int64(2)
+    for scheme in (Sinusoidal(D), Learned(D, max_positions=T)):
+        assert torch.equal(scheme(states, two), scheme(states, 2))
+
+
+@pytest.mark.usefixtures("traceable")
+def test_where_a_step_stands_is_compiled_once_for_all() -> None:
+    states = torch.randn(B, 1, D)
+    for scheme in (Sinusoidal(D), Learned(D, max_positions=T)):
+        compiled = torch.compile(scheme, dynamic=True, fullgraph=True, backend="eager")
+        for first in (2, 3, 5):
+            assert torch.equal(compiled(states, first), scheme(states, first))
 
 
 def test_no_positions_leaves_all_three_doors_closed() -> None:

@@ -198,11 +198,11 @@ def test_alibi_goes_where_its_module_goes() -> None:
     assert scheme.slopes.device.type == bias_of(scheme, Q, K).table.device.type == "meta"
 
 
-@pytest.mark.parametrize("num_heads", [0, -3])
-def test_alibi_needs_heads(num_heads: int) -> None:
-    with pytest.raises(
-        ConfigError, match=f"ALiBi was given num_heads={num_heads}, .*; give the attention's own number"
-    ):
+@pytest.mark.parametrize("num_heads", [0, -3, 2.5, True, "8", None], ids=repr)
+@pytest.mark.usefixtures("unchecked")
+def test_alibi_needs_heads(num_heads: Any) -> None:
+    message = f"^ALiBi was given num_heads={num_heads!r}, but each head has its slope; give the attention's own number"
+    with pytest.raises(ConfigError, match=message):
         ALiBi(num_heads)
 
 
@@ -307,6 +307,12 @@ def test_t5_saves_its_weight_alone() -> None:
     ("settings", "message"),
     [
         ({"num_heads": 0}, "num_heads=0, but each head learns its own numbers; give the attention's own number"),
+        ({"num_heads": 3.0}, "num_heads=3.0, but each head learns its own numbers; give the attention's own number"),
+        ({"num_buckets": 8.0}, "num_buckets=8.0, but it counts the rows of the table; give how many buckets there are"),
+        ({"num_buckets": 0}, "num_buckets=0, but it counts the rows of the table"),
+        ({"max_distance": math.inf}, "max_distance=inf, but it counts positions; give the distance from which on"),
+        ({"max_distance": 10**30}, "max_distance=10{30}, but it counts positions; .* below 2\\*\\*62"),
+        ({"max_distance": 100.5}, "max_distance=100.5, but it counts positions; .* a whole number from 1 up"),
         ({"num_buckets": 2}, "num_buckets=2 and bidirectional=True; give at least 2 buckets for each direction"),
         ({"num_buckets": 31}, "num_buckets=31 and bidirectional=True; give at least 2 buckets for each direction"),
         ({"num_buckets": 1, "bidirectional": False}, "num_buckets=1 and bidirectional=False; give at least 2"),
@@ -314,6 +320,7 @@ def test_t5_saves_its_weight_alone() -> None:
         ({"max_distance": 16, "bidirectional": False}, "max_distance=16, but the distances below 16 have a bucket"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_t5_refuses_buckets_that_cannot_be(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         T5Relative(**{"num_heads": H} | settings)

@@ -294,6 +294,9 @@ def test_rows_that_are_no_heads_of_pairs_are_refused(shape: tuple[int, ...], num
     [
         ({"head_dim": 7}, "head_dim=7, but it turns dimensions in pairs; give an even number"),
         ({"head_dim": 0}, "head_dim=0, but it turns dimensions in pairs"),
+        ({"head_dim": 4.0}, "head_dim=4.0, but it turns dimensions in pairs; give the width of a head, even, a whole"),
+        ({"head_dim": "4"}, "head_dim='4', but it turns dimensions in pairs"),
+        ({"head_dim": True}, "head_dim=True, but it turns dimensions in pairs"),
         ({"pairs": "split"}, "pairs='split', but it knows 'halves' and 'interleaved'; choose one"),
         ({"scaling": "log"}, "scaling='log', but it knows 'none', 'linear', 'ntk' and 'yarn'; choose one"),
         ({"base": 1.0}, "base=1.0, but slower pairs need a base above 1; give one"),
@@ -306,7 +309,11 @@ def test_rows_that_are_no_heads_of_pairs_are_refused(shape: tuple[int, ...], num
         ({"factor": 2.0}, "factor=2.0 and scaling='none', which stretches nothing; choose 'linear'"),
         ({"scaling": "ntk", "head_dim": 2}, "scaling='ntk' and head_dim=2, .*; choose 'linear'"),
         ({"scaling": "yarn", "factor": 2.0}, "scaling='yarn' and original_length=None, .*; give original_length"),
-        ({"scaling": "yarn", "original_length": 0}, "original_length=0, .*; give original_length"),
+        ({"scaling": "yarn", "original_length": 0}, "original_length=0, .*; give original_length, a whole number"),
+        (
+            {"scaling": "yarn", "original_length": 61.5},
+            "original_length=61.5, .*; give original_length, a whole number",
+        ),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

@@ -3,10 +3,8 @@
 import copy
 import itertools
 import math
-from collections.abc import Iterator
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -33,14 +31,6 @@ from pellucid.model.positions import (
 
 L, D, HEAD_DIM, H = 13, 11, 10, 3  # a head is turned in pairs: its width is even, twice a prime
 KNOWN = 7
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Calls as users make them, without the tests' own check of types, which would refuse before the picture does."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def panels(figure: Figure) -> list[tuple[Axes, Axes]]:

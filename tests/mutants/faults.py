@@ -142,6 +142,27 @@ MASKS = [
         "decoder=target",
         "test_model.py::test_the_decoder_sees_all_of_the_past_and_none_of_the_future",
     ),
+    Fault(
+        "bands that are joined by and see what any of them sees",
+        "masks/joins.py",
+        "_one_band(self.parts, min)",
+        "_one_band(self.parts, max)",
+        "test_tiles.py::test_tiles_show_what_the_mask_shows_each_cell_once",
+    ),
+    Fault(
+        "two parts that hide something never hide all",
+        "masks/joins.py",
+        "torch.where(kinds == FULL, first, UNKNOWN)",
+        "torch.where(kinds == FULL, first, 1)",
+        "test_mask_blocks.py::test_what_kinds_cannot_tell_is_unknown",
+    ),
+    Fault(
+        "the blocks of an or are those of what it hides",
+        "masks/joins.py",
+        "return _inverted(_all_seen(kinds))",
+        "return _all_seen(kinds)",
+        "test_mask_blocks.py::test_no_kind_says_what_is_not_so",
+    ),
 ]
 
 ATTENTION = [
@@ -155,8 +176,8 @@ ATTENTION = [
     Fault(
         "the mask means the opposite",
         "model/attention.py",
-        "hidden = ~mask.broadcast",
-        "hidden = mask.broadcast",
+        "hidden | ~mask.broadcast",
+        "hidden | mask.broadcast",
         "test_attention.py::test_every_backend_is_the_paper_s_equation",
     ),
     Fault(
@@ -517,6 +538,58 @@ MODEL = [
     ),
 ]
 
+POSITIONS = [
+    Fault(
+        "rotary positions turn the other way",
+        "model/positions/rotary.py",
+        "torch.cat([one * cos - other * sin, one * sin + other * cos], dim=-1)",
+        "torch.cat([one * cos + other * sin, other * cos - one * sin], dim=-1)",
+        "test_rotary.py::test_a_turn_is_a_complex_number_of_length_one",
+    ),
+    Fault(
+        "interleaved pairs are turned as halves",
+        "model/positions/rotary.py",
+        "one, other = heads[..., 0::2], heads[..., 1::2]",
+        "one, other = heads.chunk(2, dim=-1)",
+        "test_rotary.py::test_a_turn_is_a_complex_number_of_length_one",
+    ),
+    Fault(
+        "slopes fall twice as fast",
+        "model/positions/alibi.py",
+        "(-4 / power)",
+        "(-8 / power)",
+        "test_relative_positions.py::test_slopes_are_the_published_ones",
+    ),
+    Fault(
+        "T5 takes keys behind for keys ahead",
+        "model/positions/t5.py",
+        "(offsets > 0) * (len(self._bounds) + 1)",
+        "(offsets < 0) * (len(self._bounds) + 1)",
+        "test_relative_positions.py::test_buckets_are_the_published_ones_both_ways",
+    ),
+    Fault(
+        "cosines come before sines",
+        "model/positions/converters.py",
+        "torch.cat([table[..., 0::2], table[..., 1::2]], dim=-1)",
+        "torch.cat([table[..., 1::2], table[..., 0::2]], dim=-1)",
+        "test_positions.py::test_layouts_turn_into_each_other_and_back",
+    ),
+    Fault(
+        "a bias is given to the last query first",
+        "model/bias.py",
+        ".unfold(1, keys, 1).flip(1)[None]",
+        ".unfold(1, keys, 1)[None]",
+        "test_relative_positions.py::test_every_cell_is_the_number_of_its_offset",
+    ),
+    Fault(
+        "every sample begins at position 0",
+        "model/positions/places.py",
+        "return first.to(given.device)[:, None] + steps",
+        "return first.to(given.device)[:, None] * 0 + steps",
+        "test_positions.py::test_each_sample_may_begin_at_a_position_of_its_own",
+    ),
+]
+
 GUESTS = [
     Fault(
         "queries and keys are swapped",
@@ -560,6 +633,13 @@ GUESTS = [
         "copied = module",
         "test_check.py::test_the_module_is_left_as_it_was",
     ),
+    Fault(
+        "the batch in another order is in the same",
+        "check/batched.py",
+        "order = [*range(1, batch.samples), 0]",
+        "order = [*range(batch.samples)]",
+        "test_check.py::test_a_place_in_the_batch_that_is_seen_is_found",
+    ),
 ]
 
-FAULTS = [*MASKS, *ATTENTION, *KERNELS, *MODEL, *GUESTS]
+FAULTS = [*MASKS, *ATTENTION, *KERNELS, *MODEL, *POSITIONS, *GUESTS]

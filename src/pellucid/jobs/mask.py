@@ -1,5 +1,6 @@
 """Draw a mask that was written as text, count what it shows, convert it, plan its attention, and put it in a picture."""
 
+import math
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from pellucid.masks.joins import Join, Not
 __all__ = ["Attention", "Size", "arguments", "describe", "picture", "planned"]
 
 MOST_COUNTED = 2**33  # cells: some minutes
+MOST_ACROSS = 2**20  # queries, keys, samples, heads or the width of one that are planned
 MOST_PLANNED = 2**36  # cells: likewise, where the mask's parts do not tell what a whole block holds
 USUAL = 8  # queries and keys of a mask that does not say
 USUAL_HEADS = 8  # of an attention
@@ -81,6 +83,11 @@ class Attention:
             raise MaskError(
                 f"a plan was asked for with {queries} queries, {keys} keys, {heads} heads of {self.head_dim} and {batch} "
                 "samples, but where one of them is 0, nothing is computed; ask for 1 of each at least"
+            )
+        if max(sizes) > MOST_ACROSS or math.prod(sizes) // min(queries, keys) >= 2**62:
+            raise MaskError(
+                f"a plan was asked for with {queries:,} queries, {keys:,} keys, {heads:,} heads of {self.head_dim:,} and "
+                f"{batch:,} samples, which no tensor has; ask for {MOST_ACROSS:,} of each at most, and for fewer together"
             )
         one = torch.empty(1, dtype=DTYPES[self.dtype], requires_grad=self.learns)
         return one.expand(batch, heads, queries, self.head_dim), one.expand(batch, heads, keys, self.head_dim)
@@ -167,8 +174,8 @@ def planned(expression: str, size: Size, attention: Attention, backend: str = "a
         raise ConfigError(f"unknown backend '{backend}'; {known(backend, get_args(Backend))}")
     mask = parse(expression)
     queries, keys, first = size.of(mask)
-    _cells(mask, queries, keys, MOST_PLANNED, "planned")
     query, key = attention.tensors(mask, queries, keys)
+    _cells(mask, queries, keys, MOST_PLANNED, "planned")
     call = Call.of(query, key, key, mask, None, first, share(attention.dropout))
     return str(explain(call, cast("Backend", backend)))
 

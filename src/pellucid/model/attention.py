@@ -8,11 +8,11 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pellucid.errors import ConfigError, ShapeError
+from pellucid.errors import ConfigError
 from pellucid.masks import Mask
 from pellucid.model.bias import Relative
 from pellucid.model.cache import KeysValues
-from pellucid.model.kernels import KERNELS, Backend, Bias, Call, Explanation, choose, every_head
+from pellucid.model.kernels import KERNELS, Backend, Bias, Call, Explanation, choose, every_head, known, require_fit
 from pellucid.model.kernels import explain as explained
 from pellucid.model.positions import First, Positions
 from pellucid.model.sublayer import share
@@ -32,14 +32,17 @@ def attention_weights(
 
     A query that may look at nothing has weights of zero, and finite gradients.
     """
-    scores = query @ every_head(query.shape[1], key).transpose(-2, -1) / math.sqrt(query.shape[-1])
+    scores = (query / math.sqrt(query.shape[-1])) @ every_head(query.shape[1], key).transpose(-2, -1)
+    if mask is None and bias is None:
+        return scores.softmax(dim=-1)
+    hidden = torch.zeros((), dtype=torch.bool, device=query.device)
     if isinstance(bias, Relative):
         bias = bias.scores(query.shape[2], key.shape[2], first_query)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
-    if mask is None:
-        return scores.softmax(dim=-1)
-    hidden = ~mask.broadcast(query.shape[2], key.shape[2], first_query, query.device)
+        hidden = scores == -math.inf  # a bias may hide, too
+    if mask is not None:
+        hidden = hidden | ~mask.broadcast(query.shape[2], key.shape[2], first_query, query.device)
     # The lowest finite number, not -inf, so that a row in which all is hidden is not NaN; its weights are then dropped.
     scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
     return scores.softmax(dim=-1).masked_fill(hidden, 0.0)
@@ -100,7 +103,7 @@ def attend(
         first_query: the absolute position of the first query; keys begin at 0.
         backend: "formula" is the specification, "fused" torch's kernel, "blocks" leaves out what the mask hides in
             whole blocks, "flex" is torch's FlexAttention, "auto" the one that structure and sizes make fastest. One that
-            cannot compute the call hands it to one that can.
+            cannot compute the call hands it to one that can. Gradients of gradients and torch.func need the formula.
         dropout: the share of weights set to zero, chosen anew at each call.
         explain: whether to hand back, too, which kernel computed it and why; print it.
 
@@ -108,7 +111,8 @@ def attend(
         (B, H, Q, value_dim); zeros for a query that may look at nothing.
 
     Raises:
-        ShapeError: keys, values and queries do not fit together, or the mask speaks of another batch.
+        ShapeError: keys, values, queries and bias do not fit together, or the mask speaks of another batch.
+        MaskError: the mask is none, or does not know so many positions.
         ConfigError: the backend is unknown, or dropout is no share.
 
     >>> from pellucid.masks import Causal
@@ -116,7 +120,7 @@ def attend(
     >>> attend(torch.zeros(1, 1, 2, 1), torch.zeros(1, 1, 2, 1), values, mask=Causal()).flatten().tolist()
     [1.0, 2.0]
     """
-    _check_sizes(query, key, value, mask, bias, first_query)
+    require_fit(query, key, value, mask, bias, first_query)
     call = Call.of(query, key, value, mask, bias, first_query, share(dropout))
     kernel, _ = choose(call, backend)
     if kernel == "formula":
@@ -174,7 +178,7 @@ class MultiHeadAttention(nn.Module):
             )
         self.num_heads, self.num_key_value_heads = num_heads, shared
         self.dropout = share(dropout)
-        self.backend: Backend = backend
+        self.backend: Backend = known(backend)
         self.query = nn.Linear(d_model, d_model, bias=bias)
         self.key = nn.Linear(d_model, shared * (d_model // num_heads), bias=bias)
         self.value = nn.Linear(d_model, shared * (d_model // num_heads), bias=bias)
@@ -238,7 +242,7 @@ class MultiHeadAttention(nn.Module):
             heads = positions.rotate(heads, first_query)
         dropout = self.dropout if self.training else 0.0
         if need_weights:
-            _check_sizes(heads, seen.key, seen.value, mask, bias, first_query)
+            require_fit(heads, seen.key, seen.value, mask, bias, first_query)
             weights = attention_weights(heads, seen.key, mask, bias, first_query)
             attended = F.dropout(weights, dropout) @ every_head(self.num_heads, seen.value)
         else:
@@ -250,47 +254,3 @@ class MultiHeadAttention(nn.Module):
         """(B, L, heads * head_dim) -> (B, heads, L, head_dim)."""
         batch, length, width = states.shape
         return states.view(batch, length, heads, width // heads).transpose(1, 2)
-
-
-def _check_sizes(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, bias: Bias | None, first_query: int
-) -> None:
-    """Say which sizes do not fit, before a matrix product says it worse."""
-    fit = query.dim() == key.dim() == value.dim() == 4 and key.shape[:3] == value.shape[:3]
-    if not fit or (len(query), query.shape[3]) != (len(key), key.shape[3]) or query.shape[1] % max(1, key.shape[1]):
-        raise ShapeError(
-            f"attention was given queries {tuple(query.shape)}, keys {tuple(key.shape)} and values "
-            f"{tuple(value.shape)}; it needs (batch, heads, length, head_dim) with one batch, queries as wide as keys, a "
-            "value for each key, and as many heads of keys as of queries or a number that divides it"
-        )
-    if not query.dtype == key.dtype == value.dtype and not torch.is_autocast_enabled(query.device.type):
-        raise ShapeError(
-            f"attention was given queries of {query.dtype}, keys of {key.dtype} and values of {value.dtype}; convert them "
-            "to one"
-        )
-    if bias is not None:
-        _check_bias(bias, (*query.shape[:3], key.shape[2]), first_query)
-    if mask is None:
-        return
-    for what, spoken, there in (("samples", mask.batch, len(query)), ("heads", mask.heads, query.shape[1])):
-        if spoken is not None and spoken != there:
-            raise ShapeError(
-                f"the mask {mask!r} speaks of {spoken} {what}, but attention was given {there}; "
-                "make the mask from the lengths of this batch"
-            )
-
-
-def _check_bias(bias: Bias, scores: tuple[int, ...], first_query: int) -> None:
-    """Refuse a bias that cannot be added to scores of that shape."""
-    given = (1, bias.heads, 1, 1) if isinstance(bias, Relative) else tuple(bias.shape)
-    if len(given) != 4 or any(size not in (1, whole) for size, whole in zip(given, scores, strict=True)):
-        raise ShapeError(
-            f"attention was given a bias of {given} for scores of {scores}; give (batch, heads, queries, keys), each as "
-            "many as there are or 1"
-        )
-    if isinstance(bias, Relative) and 0 not in scores[2:]:
-        bias.require(scores[2], scores[3], first_query)
-    if isinstance(bias, Tensor) and not bias.is_floating_point():
-        raise ShapeError(
-            f"attention was given a bias of {bias.dtype}, but it is added to the scores; give floats, or mask="
-        )

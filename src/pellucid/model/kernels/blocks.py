@@ -25,21 +25,21 @@ from pellucid.model.kernels.written import Gradients, Numbers
 
 __all__ = ["blocks"]
 
-WRITTEN, LEAST = (
-    2**21,
-    2**12,
-)  # scores that are held at once where a tile writes them; of each head and sample, at least
+WRITTEN = 2**21  # scores that are held at once where a tile writes them
+LEAST = 2**12  # of each head and sample, however many there are
 SEEDS = 2**62
 
 
 def blocks(call: Call) -> Float[Tensor, "batch heads query value_dim"]:
     """`attend` over the tiles of its mask: what is hidden in whole blocks is neither computed nor held."""
-    device = call.query.device
-    found = tiles(call.mask, *call.size, device)
+    device = call.query.device.type
+    tensors = [call.query, call.key, call.value]
+    if torch.is_autocast_enabled(device) and call.query.dtype != torch.float64:
+        tensors = [tensor.to(torch.get_autocast_dtype(device)) for tensor in tensors]  # as torch's own kernel does
     seed = int(torch.randint(SEEDS, ())) if call.dropout else 0
-    work = _Work(call, found, seed)
-    with torch.autocast(device.type, enabled=False):
-        attended: Tensor = _Blocks.apply(call.query, call.key, call.value, call.bias_tensor, work)  # type: ignore[no-untyped-call]
+    work = _Work(call, tiles(call.mask, *call.size, call.query.device), seed)
+    with torch.autocast(device, enabled=False):
+        attended: Tensor = _Blocks.apply(*tensors, call.bias_tensor, work)  # type: ignore[no-untyped-call]
     return attended
 
 

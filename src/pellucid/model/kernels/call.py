@@ -1,15 +1,19 @@
 """One attention to be computed: the tensors, what each query may see, and what else is asked for."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pellucid.masks import Full, Mask
+from pellucid.masks import Dense, Full, Heads, Mask, Predicate
+from pellucid.masks.joins import Join, Not
 from pellucid.model.bias import Relative
 
-__all__ = ["Bias", "Call", "every_head"]
+__all__ = ["Bias", "Call", "every_head", "may_be_kept"]
+
+KEPT = 2**20  # cells of a dense mask of which a plan is kept
 
 Bias = Float[Tensor, "#batch #heads #query #key"] | Relative
 """What is added to the scores: a tensor that broadcasts to them, or a number for each offset."""
@@ -79,3 +83,21 @@ class Call:
 def every_head(heads: int, shared: Tensor) -> Tensor:
     """Keys or values (B, fewer, K, D) for each query head: (B, H, K, D)."""
     return shared if shared.shape[1] == heads else shared.repeat_interleave(heads // shared.shape[1], dim=1)
+
+
+def may_be_kept(mask: Mask) -> bool:
+    """Whether what was found out about a mask may be kept for the next call that has an equal one.
+
+    A `Predicate` equals itself even after what its function reads has changed, and a large `Dense` would be kept alive.
+    """
+    match mask:
+        case Predicate():
+            return False
+        case Dense():
+            sizes = (mask.batch, mask.heads, *mask.known)
+            return math.prod(size or 1 for size in sizes) <= KEPT
+        case Join(parts=parts) | Heads(masks=parts):
+            return all(map(may_be_kept, parts))
+        case Not(part=part):
+            return may_be_kept(part)
+    return True

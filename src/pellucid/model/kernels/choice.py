@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pellucid.errors import ConfigError
+from pellucid.model.bias import Relative
 from pellucid.model.kernels.blocks import blocks
 from pellucid.model.kernels.call import Call
 from pellucid.model.kernels.flex import compiles, flex
@@ -16,7 +17,7 @@ from pellucid.model.kernels.fused import fused, is_past
 from pellucid.model.kernels.patterns import BLOCK
 from pellucid.model.kernels.tiles import TILE, cost, tiles
 
-__all__ = ["KERNELS", "Backend", "Explanation", "Kernel", "choose", "explain", "unable"]
+__all__ = ["KERNELS", "Backend", "Explanation", "Kernel", "choose", "explain", "known", "unable"]
 
 Kernel = Literal["formula", "fused", "blocks", "flex"]
 """How attention is computed: as the paper writes it, by torch's fused kernel, over tiles, or by FlexAttention."""
@@ -32,10 +33,9 @@ KERNELS: Mapping[Kernel, Callable[[Call], Float[Tensor, "batch heads query value
 """The kernels that are not the formula."""
 
 SMALL = (2 * BLOCK) ** 2  # queries x keys below which there is too little to leave out
-DENSE, ROW = (
-    1.3,
-    1.05,
-)  # what a cell costs torch's kernel under a mask of all cells, and of keys alone: measured on CPUs
+HELD = 2**22  # cells of a mask that torch's kernel may be given whole
+DENSE = 1.3  # what a cell costs torch's kernel under a mask of all cells, beside one under none: measured on CPUs
+ROW = 1.05  # the same under a mask of keys alone
 GAIN = 0.9  # of the fused kernel's cost that tiles must stay below: it is the simpler one
 
 
@@ -69,6 +69,19 @@ class Explanation:
         return "\n".join(lines)
 
 
+def known(backend: Backend) -> Backend:
+    """The backend, which must be one.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if backend not in get_args(Backend):
+        raise ConfigError(
+            f"attend was given backend={backend!r}, but it knows {', '.join(map(repr, get_args(Backend)))}; choose one"
+        )
+    return backend
+
+
 def choose(call: Call, backend: Backend) -> tuple[Kernel, str]:
     """The kernel that computes a call, and why.
 
@@ -77,16 +90,15 @@ def choose(call: Call, backend: Backend) -> tuple[Kernel, str]:
     Raises:
         ConfigError: the backend is unknown.
     """
+    known(backend)
     if backend == "auto":
         return _fastest(call)
-    if backend not in get_args(Kernel):
-        raise ConfigError(
-            f"attend was given backend={backend!r}, but it knows {', '.join(map(repr, get_args(Backend)))}; choose one"
-        )
     reason = unable(backend, call)
     if reason is None:
-        whole = backend == "formula" or (backend == "flex" and not compiles(call))
-        return backend, "it was asked for" + ", though it holds all scores" * whole
+        whole = (
+            backend == "formula" or (backend == "flex" and not compiles(call)) or (backend == "fused" and _held(call))
+        )
+        return backend, "it was asked for" + ", though it holds all scores" * bool(whole)
     other: Kernel = "fused" if unable("blocks", call) else "blocks"
     return other, f"{backend} was asked for, but {reason}"
 
@@ -118,53 +130,80 @@ def explain(call: Call, backend: Backend) -> Explanation:
 def unable(kernel: Kernel, call: Call) -> str | None:
     """Why a kernel cannot compute a call, or None where it can."""
     if kernel == "flex":
+        on_cpu = call.query.device.type == "cpu"
         if call.dropout:
             return "FlexAttention has no dropout"
-        if call.learns and call.query.device.type == "cpu":
+        if call.learns and on_cpu:
             return "FlexAttention has no backward pass on a CPU"
         if not call.query.numel() or not call.key.numel():
             return "FlexAttention takes no empty tensors"
-        alone = call.query.shape[2] == 1 and call.query.device.type == "cpu" and call.query.dtype != torch.float64
+        alone = call.query.shape[2] == 1 and on_cpu and call.query.dtype != torch.float64
         if alone and call.bias is not None:
             return "FlexAttention's kernel for a single query on a CPU does not compile with a bias"
+        if not on_cpu and min(call.query.shape[3], call.value.shape[3]) < 16:
+            return "FlexAttention takes no heads narrower than 16 on a GPU"
     if kernel == "blocks" and not call.query.dtype == call.key.dtype == call.value.dtype:
         return "queries, keys and values differ in dtype"
     return None
 
 
 def _fastest(call: Call) -> tuple[Kernel, str]:
-    """What the mask's structure and the sizes make fastest."""
+    """What the mask's structure and the sizes make fastest, and what holds no more than it must."""
     queries, keys, _ = call.size
     if queries * keys <= SMALL:
         return "fused", f"{queries} x {keys} cells are too few to leave any out"
-    if call.mask.sees_everything:
-        return "fused", "nothing is hidden"
-    if is_past(call) and call.bias is None:
-        return "fused", "torch's kernel has a flag that hides the future"
     if unable("blocks", call) is not None:
         return "fused", "queries, keys and values differ in dtype"
     if call.query.device.type != "cpu":
         return _fastest_on_accelerator(call)
-    dense, tiled = _dense_cost(call), cost(tiles(call.mask, *call.size, call.query.device), len(call.query))
+    held = _held(call)
+    past = is_past(call) and call.bias is None
+    if call.mask.sees_everything or past:
+        if held is not None:
+            return "blocks", f"torch's kernel would hold all scores, for {held}"
+        return "fused", "torch's kernel has a flag that hides the future" if past else "nothing is hidden"
+    of_keys = _speaks_of_keys_alone(call)
+    dense = TILE + (ROW if of_keys else DENSE) * len(call.query) * queries * keys
+    tiled = cost(tiles(call.mask, *call.size, call.query.device), len(call.query))
     share = f"{tiled / dense:.0%} of what all cells under a mask would cost"
     if tiled < GAIN * dense:
         return "blocks", f"the tiles that are seen cost about {share}"
+    if held is not None:
+        return "blocks", f"torch's kernel would hold all scores, for {held}"
+    if not of_keys and (call.mask.batch or 1) * (call.mask.heads or 1) * queries * keys > HELD:
+        return "blocks", "torch's kernel would be given a mask of all cells"
     return "fused", f"the tiles that are seen would cost about {share}"
 
 
 def _fastest_on_accelerator(call: Call) -> tuple[Kernel, str]:
-    """On a GPU: FlexAttention where much is hidden; it has no gradient for a bias that is learned, and no dropout."""
-    tiled, whole = cost(tiles(call.mask, *call.size, call.query.device), len(call.query)), _dense_cost(call)
-    if tiled > 0.5 * whole:
+    """On a GPU, where nothing has been measured: FlexAttention where much is hidden, and torch's kernel elsewhere."""
+    queries, keys, _ = call.size
+    if call.mask.sees_everything or (is_past(call) and call.bias is None):
+        return "fused", "torch's kernel needs no mask"
+    tiled = cost(tiles(call.mask, *call.size, call.query.device), len(call.query))
+    if tiled > 0.5 * DENSE * len(call.query) * queries * keys:
         return "fused", "most of the cells are seen"
     if unable("flex", call) is None and compiles(call):
         return "flex", "more than half of the cells are hidden in whole blocks, which FlexAttention leaves out"
     return "blocks", "more than half of the cells are hidden in whole blocks"
 
 
-def _dense_cost(call: Call) -> float:
-    """What torch's kernel takes for all cells, in the unit of `tiles.cost`."""
-    queries, keys, first = call.size
-    # What is asked of two queries shows whether a mask speaks of keys alone.
-    of_keys = call.bias is None and call.mask.broadcast(min(2, queries), 1, first).shape[2] == 1
-    return TILE + (ROW if of_keys else DENSE) * len(call.query) * queries * keys
+def _held(call: Call) -> str | None:
+    """What makes torch's kernel for CPUs write out all scores, or None where it does not."""
+    if call.query.device.type != "cpu":
+        return None
+    if call.dropout:
+        return "the dropout"
+    if call.query.shape[3] != call.value.shape[3]:
+        return "values that are not as wide as keys"
+    if isinstance(call.bias, Relative):
+        return "the bias"
+    if call.learns and call.bias is not None and call.bias.requires_grad:
+        return "the gradient of the bias"
+    return None
+
+
+def _speaks_of_keys_alone(call: Call) -> bool:
+    """Whether all queries see the same keys, so that a row is mask enough: what is asked of two queries shows it."""
+    queries, _, first = call.size
+    return call.bias is None and call.mask.broadcast(min(2, queries), 1, first).shape[2] == 1

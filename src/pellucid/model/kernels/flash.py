@@ -22,7 +22,8 @@ def there(numbers: Numbers) -> bool:
         and hasattr(torch.ops.aten, f"{NAME}_backward")
         and query.dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
         and query.dtype == key.dtype == value.dtype
-        and query.shape[-1] == value.shape[-1] > 0
+        and query.shape[-1] == value.shape[-1]
+        and 0 not in (query.numel(), key.numel())  # which would end the process
         and 1 == query.stride(-1) == key.stride(-1) == value.stride(-1)
     )
 

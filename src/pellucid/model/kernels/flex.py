@@ -14,11 +14,11 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from pellucid.masks import Mask
 from pellucid.model.bias import Relative
-from pellucid.model.kernels.call import Call
+from pellucid.model.kernels.call import Call, may_be_kept
 
 __all__ = ["compiles", "flex"]
 
-MASKS = 256  # that may be compiled in one process
+MASKS = 256  # kinds of mask that may be compiled in one process
 COMPILERS = ("g++", "clang++", "icpx")
 
 
@@ -31,15 +31,17 @@ def flex(call: Call) -> Float[Tensor, "batch heads query value_dim"]:
         bias = Relative(bias.table.detach(), bias.least) if isinstance(bias, Relative) else bias
         bias = bias.detach() if isinstance(bias, Tensor) else bias
     arguments = {
-        **_block_mask(call.mask, *call.size, len(call.query), call.query.shape[1], call.query.device),
+        **_block_mask_of(call),
         "score_mod": None if bias is None else _score_mod(bias, call.first_query),
         "enable_gqa": call.key.shape[1] != call.query.shape[1],
     }
     if compiles(call):
         import torch._dynamo  # takes seconds, which only those wait who compile
 
-        # A mask's numbers are part of the code, so each mask is compiled anew; past torch's limit all scores would be held.
-        with torch._dynamo.config.patch(recompile_limit=MASKS):
+        # A window's width and the like are part of the code, which is compiled anew for others; past torch's limit all
+        # scores would be held.
+        limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
+        with torch._dynamo.config.patch({limit: MASKS}):
             attended: Tensor = _compiled()(*tensors, **arguments)
         return attended
     with warnings.catch_warnings():
@@ -65,21 +67,35 @@ def _compiled() -> Callable[..., Any]:
     return torch.compile(flex_attention)
 
 
+def _block_mask_of(call: Call) -> dict[str, Any]:
+    """The mask as FlexAttention takes it, under its argument's name; nothing where all is seen."""
+    made = _kept if may_be_kept(call.mask) else _block_mask
+    return made(call.mask, *call.size, len(call.query), call.query.shape[1], call.query.device)
+
+
 @lru_cache(maxsize=64)
+def _kept(
+    mask: Mask, queries: int, keys: int, first_query: int, batch: int, heads: int, device: torch.device
+) -> dict[str, Any]:
+    """`_block_mask`, once for each mask and size."""
+    return _block_mask(mask, queries, keys, first_query, batch, heads, device)
+
+
 def _block_mask(
     mask: Mask, queries: int, keys: int, first_query: int, batch: int, heads: int, device: torch.device
 ) -> dict[str, Any]:
-    """The mask as FlexAttention takes it, under its argument's name; nothing where all is seen."""
-    return mask.to(
-        "flex",
-        queries=queries,
-        keys=keys,
-        first_query=first_query,
-        batch=batch,
-        heads=heads,
-        device=device,
-        blind="ignore",  # a blind query is given zeros, as everywhere here
-    )
+    """`mask.to("flex")`, made so that a later training may use what an inference made."""
+    with torch.inference_mode(False):
+        return mask.to(
+            "flex",
+            queries=queries,
+            keys=keys,
+            first_query=first_query,
+            batch=batch,
+            heads=heads,
+            device=device,
+            blind="ignore",  # a blind query is given zeros, as everywhere here
+        )
 
 
 def _score_mod(bias: Tensor | Relative, first_query: int) -> Callable[..., Tensor]:

@@ -1,5 +1,6 @@
 """Which rectangles of an attention have to be computed, found from the structure of its mask."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from pellucid.masks import Mask
 from pellucid.masks.sizes import CELLS, PARTIAL
+from pellucid.model.kernels.call import may_be_kept
 from pellucid.model.kernels.patterns import BLOCK, DIAGONAL, Pattern, Seen, Span, rectangles, triangles
 
 __all__ = ["COLUMNS", "TILE", "Tile", "cost", "cut", "tiles"]
@@ -66,12 +68,24 @@ class Tile:
         )
 
 
-@lru_cache(maxsize=64)
 def tiles(mask: Mask, queries: int, keys: int, first_query: int, device: torch.device) -> tuple[Tile, ...]:
     """The tiles that hold every cell that is seen, each cell in one of them.
 
-    Samples and heads whose blocks are alike share tiles. A mask is a value, so what was found for one is found once.
+    Samples and heads whose blocks are alike share tiles. What was found for a mask is kept for the next call with an
+    equal one, where it is a value through and through.
     """
+    found = _kept if may_be_kept(mask) else _found
+    return found(mask, queries, keys, first_query, device)
+
+
+@lru_cache(maxsize=64)
+def _kept(mask: Mask, queries: int, keys: int, first_query: int, device: torch.device) -> tuple[Tile, ...]:
+    """`_found`, once for each mask and size."""
+    return _found(mask, queries, keys, first_query, device)
+
+
+def _found(mask: Mask, queries: int, keys: int, first_query: int, device: torch.device) -> tuple[Tile, ...]:
+    """The tiles, from the kinds of the mask's blocks."""
     kinds = mask.blocks(queries, keys, first_query, size=BLOCK)
     if not kinds.numel():
         return ()
@@ -96,7 +110,7 @@ def cut(tile: Tile, cells: int) -> Iterator[Tile]:
         yield from _cut_past(tile, cells)
         return
     (top, bottom), (left, right) = tile.rows, tile.columns
-    height = max(1, min(bottom - top, cells // BLOCK))
+    height = max(1, min(bottom - top, math.isqrt(cells)))  # no higher than wide, where there is so much width
     width = max(1, cells // height)
     if height >= bottom - top and width >= right - left:
         yield tile
@@ -119,7 +133,7 @@ def cut(tile: Tile, cells: int) -> Iterator[Tile]:
 def _cut_past(tile: Tile, cells: int) -> Iterator[Tile]:
     """A triangle in smaller ones along the diagonal, and the rectangles beside them."""
     (top, bottom), (left, right) = tile.rows, tile.columns
-    side = max(1, int(cells**0.5))
+    side = max(1, math.isqrt(cells))
     for step in range(0, bottom - top, side):
         rows, diagonal = (top + step, min(bottom, top + step + side)), min(right, left + step)
         if step:

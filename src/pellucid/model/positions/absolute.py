@@ -12,13 +12,16 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pellucid.errors import ConfigError, PositionError
+from pellucid.errors import ConfigError, PositionError, ShapeError
 from pellucid.model.positions.converters import halves_to_interleaved
+from pellucid.model.positions.counts import count
 from pellucid.model.positions.interface import First, Positions
-from pellucid.model.positions.places import places
+from pellucid.model.positions.places import places, require_place
 from pellucid.shapes import States
 
 __all__ = ["Learned", "NoPositions", "Sinusoidal"]
+
+WIDTH = ("it is added to states of that width", "the width of the states")
 
 
 class NoPositions(Positions):
@@ -46,7 +49,7 @@ class Sinusoidal(Positions):
         layout: "interleaved" puts each cosine beside its sine, as the paper does; "halves" puts all sines first.
 
     Raises:
-        ConfigError: the layout is unknown.
+        ConfigError: d_model is no whole number from 1 up, or the layout is unknown.
 
     >>> Sinusoidal(d_model=4).table(length=2).mul(100).round().int().tolist()
     [[0, 100, 0, 100], [84, 54, 1, 100]]
@@ -58,7 +61,7 @@ class Sinusoidal(Positions):
             raise ConfigError(
                 f"Sinusoidal was given layout={layout!r}, but it knows 'interleaved' and 'halves'; choose one"
             )
-        self.d_model = d_model
+        self.d_model = count(d_model, "Sinusoidal was given d_model", *WIDTH)
         self.layout = layout
 
     def table(
@@ -68,7 +71,12 @@ class Sinusoidal(Positions):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> Float[Tensor, "length d_model"]:
-        """Rows first to first + length - 1 of the table, computed in float64 and then rounded."""
+        """Rows first to first + length - 1 of the table, computed in float64 and then rounded.
+
+        Raises:
+            ShapeError: `first` is no whole number.
+        """
+        require_place(first)
         return self._rows(torch.arange(first, first + length, device=device)).to(dtype)
 
     def forward(self, states: States, first: First = 0) -> States:
@@ -79,8 +87,9 @@ class Sinusoidal(Positions):
             first: the absolute position of the first state; those below 0, which are padding, are told position 0.
 
         Raises:
-            ShapeError: `first` is a tensor, but not of one whole number for each sample.
+            ShapeError: states are not `d_model` wide, or `first` is neither a whole number nor one for each sample.
         """
+        _require_width("Sinusoidal", self.d_model, states)
         return states + self._rows(places(first, states).clamp(min=0)).to(states.dtype)
 
     def _rows(self, at: Int[Tensor, "*axes"]) -> Float[Tensor, "*axes d_model"]:
@@ -104,14 +113,23 @@ class Learned(Positions):
         d_model: width of the states.
         max_positions: how many positions are learned: 0 to max_positions - 1.
 
+    Raises:
+        ConfigError: one of them is no whole number from 1 up.
+
     >>> Learned(d_model=3, max_positions=5)(torch.zeros(1, 2, 3), first=3).shape
     torch.Size([1, 2, 3])
     """
 
     def __init__(self, d_model: int, max_positions: int) -> None:
         super().__init__()
-        self.max_positions = max_positions
-        self.weight = nn.Parameter(torch.empty(max_positions, d_model))
+        d_model = count(d_model, "Learned was given d_model", *WIDTH)
+        self.max_positions = count(
+            max_positions,
+            "Learned was given max_positions",
+            "each position has its vector",
+            "the length of the longest text",
+        )
+        self.weight = nn.Parameter(torch.empty(self.max_positions, d_model))
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, states: States, first: First = 0) -> States:
@@ -123,8 +141,9 @@ class Learned(Positions):
 
         Raises:
             PositionError: a state stands past the last learned position.
-            ShapeError: `first` is a tensor, but not of one whole number for each sample.
+            ShapeError: states are not as wide as the vectors, or `first` is neither a whole number nor one for each sample.
         """
+        _require_width("Learned", self.weight.shape[1], states)
         at = places(first, states).clamp(min=0)
         latest = max(first.tolist(), default=0) if isinstance(first, Tensor) else first
         past = latest + states.shape[1]
@@ -139,3 +158,11 @@ class Learned(Positions):
     def extra_repr(self) -> str:
         """What `print` shows of it."""
         return f"max_positions={self.max_positions}, d_model={self.weight.shape[1]}"
+
+
+def _require_width(scheme: str, d_model: int, states: States) -> None:
+    """Refuse states of another width, of which those of width 1 would be widened in silence."""
+    if states.shape[-1] != d_model:
+        raise ShapeError(
+            f"{scheme}(d_model={d_model}) was given states of width {states.shape[-1]}; make it for the width of the states"
+        )

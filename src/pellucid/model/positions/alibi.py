@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pellucid.errors import ConfigError
 from pellucid.model.bias import Relative
+from pellucid.model.positions.counts import count
 from pellucid.model.positions.interface import First, Positions
 from pellucid.model.positions.places import offsets
 from pellucid.shapes import States
@@ -27,7 +27,7 @@ class ALiBi(Positions):
         num_heads: the heads of the attention it is added in.
 
     Raises:
-        ConfigError: there are no heads.
+        ConfigError: num_heads is no whole number from 1 up.
 
     >>> ALiBi(num_heads=1).bias(queries=2, keys=3).scores(queries=2, keys=3)[0, 0].mul(2**8).int().tolist()
     [[0, -1, -2], [-1, 0, -1]]
@@ -37,12 +37,9 @@ class ALiBi(Positions):
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
-        if num_heads < 1:
-            raise ConfigError(
-                f"ALiBi was given num_heads={num_heads}, but each head has its slope; give the attention's own "
-                "number of heads"
-            )
-        self.num_heads = num_heads
+        self.num_heads = count(
+            num_heads, "ALiBi was given num_heads", "each head has its slope", "the attention's own number of heads"
+        )
         # Empty: it goes where the module goes, and says where that is. Slopes kept so would be rounded by `half()`.
         self.register_buffer("_where", torch.empty(0), persistent=False)
 

@@ -1,5 +1,7 @@
 """Where tokens stand, as tensors: absolute positions for the first two doors, offsets k - q for the third."""
 
+from typing import SupportsIndex
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -7,7 +9,20 @@ from torch import Tensor
 from pellucid.errors import ShapeError
 from pellucid.model.positions.interface import First
 
-__all__ = ["offsets", "places"]
+__all__ = ["offsets", "places", "require_place"]
+
+
+def require_place(first: First) -> None:
+    """Refuse a position, given as one number, that is not whole.
+
+    Raises:
+        ShapeError: it is not.
+    """
+    if isinstance(first, bool) or not isinstance(first, int | torch.SymInt | SupportsIndex):
+        raise ShapeError(
+            f"`first` was given as {first!r}, but a token stands at a whole number; give one number for all samples, "
+            "or a tensor of one whole number for each sample"
+        )
 
 
 def places(
@@ -23,13 +38,14 @@ def places(
         (L,) where `first` is a number, (B, L) where it is a tensor.
 
     Raises:
-        ShapeError: `first` is a tensor, but not of one whole number for each sample.
+        ShapeError: `first` is neither a whole number nor a tensor of one for each sample.
 
     >>> places(torch.tensor([0, -1]), torch.zeros(2, 3, 5)).tolist()
     [[0, 1, 2], [-1, 0, 1]]
     """
     steps = torch.arange(given.shape[-2], device=given.device)
     if not isinstance(first, Tensor):
+        require_place(first)
         return steps + first
     if first.shape != given.shape[:1] or first.dtype == torch.bool or first.dtype.is_floating_point:
         raise ShapeError(

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pellucid.errors import ConfigError, ShapeError
+from pellucid.model.positions.counts import count
 from pellucid.model.positions.interface import First, Positions
 from pellucid.model.positions.places import places
 from pellucid.shapes import Heads, States
@@ -46,7 +47,8 @@ class Rotary(Positions):
         original_length: positions that the model was trained on; "yarn" needs it, the others do not read it.
 
     Raises:
-        ConfigError: head_dim is odd, or too small for "ntk"; the numbers are out of range; or a choice is unknown.
+        ConfigError: head_dim or original_length is not whole; head_dim is odd, or too small for "ntk"; the numbers are
+            out of range; or a choice is unknown.
 
     >>> Rotary(head_dim=2).rotate(torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]]]))
     tensor([[[[1.0000, 0.0000],
@@ -69,8 +71,13 @@ class Rotary(Positions):
             raise ConfigError(
                 f"Rotary was given scaling={scaling!r}, but it knows 'none', 'linear', 'ntk' and 'yarn'; choose one"
             )
-        _check_numbers(head_dim, base, scaling, factor, original_length)
-        self.head_dim = head_dim
+        self.head_dim = count(
+            head_dim, "Rotary was given head_dim", "it turns dimensions in pairs", "the width of a head, even"
+        )
+        _check_numbers(self.head_dim, base, scaling, factor)
+        if scaling == "yarn":
+            needed = "it needs to know how many positions the model was trained on"
+            count(original_length, "Rotary was given scaling='yarn' and original_length", needed, "original_length")
         self.pairs = pairs
         self.base = base
         self.scaling = scaling
@@ -156,9 +163,9 @@ class Rotary(Positions):
         return shown + (f", original_length={self.original_length}" if self.scaling == "yarn" else "")
 
 
-def _check_numbers(head_dim: int, base: float, scaling: str, factor: float, original_length: int | None) -> None:
+def _check_numbers(head_dim: int, base: float, scaling: str, factor: float) -> None:
     """Refuse numbers that would turn nothing, or everything wrongly."""
-    if head_dim < 2 or head_dim % 2:
+    if head_dim % 2:
         raise ConfigError(
             f"Rotary was given head_dim={head_dim}, but it turns dimensions in pairs; give an even number from 2 up, "
             "by a num_heads that leaves d_model / num_heads even"
@@ -179,9 +186,4 @@ def _check_numbers(head_dim: int, base: float, scaling: str, factor: float, orig
         raise ConfigError(
             f"Rotary was given factor={factor} and scaling='none', which stretches nothing; choose 'linear', 'ntk' or "
             "'yarn', or leave the factor out"
-        )
-    if scaling == "yarn" and (original_length is None or original_length < 1):
-        raise ConfigError(
-            f"Rotary was given scaling='yarn' and original_length={original_length}, but it needs to know how many "
-            "positions the model was trained on; give original_length"
         )

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pellucid.errors import ConfigError
 from pellucid.model.bias import Relative
+from pellucid.model.positions.counts import count
 from pellucid.model.positions.interface import First, Positions
 from pellucid.model.positions.places import offsets
 from pellucid.shapes import States
@@ -38,8 +39,8 @@ class T5Relative(Positions):
         weight: (num_buckets, H), as in the published checkpoints.
 
     Raises:
-        ConfigError: there are no heads, too few buckets or an odd number for two directions, or `max_distance` is not
-            past the buckets of one distance.
+        ConfigError: a number is not whole or below 1, there are too few buckets or an odd number for two directions, or
+            `max_distance` is not past the buckets of one distance.
 
     >>> T5Relative(num_heads=3).bias(queries=5, keys=7).table.shape
     torch.Size([3, 11])
@@ -52,11 +53,7 @@ class T5Relative(Positions):
     ) -> None:
         super().__init__()
         directions = 2 if bidirectional else 1
-        if num_heads < 1:
-            raise ConfigError(
-                f"T5Relative was given num_heads={num_heads}, but each head learns its own numbers; give "
-                "the attention's own number of heads"
-            )
+        num_heads, num_buckets, max_distance = _counts(num_heads, num_buckets, max_distance)
         if num_buckets < 2 * directions or num_buckets % directions:
             raise ConfigError(
                 f"T5Relative was given num_buckets={num_buckets} and bidirectional={bidirectional}; give at least 2 "
@@ -115,6 +112,18 @@ class T5Relative(Positions):
             f"num_heads={num_heads}, bidirectional={self.bidirectional}, num_buckets={num_buckets}, "
             f"max_distance={self.max_distance}"
         )
+
+
+def _counts(num_heads: int, num_buckets: int, max_distance: int) -> tuple[int, int, int]:
+    """The same numbers, where each is whole and from 1 up."""
+    given = "T5Relative was given"
+    return (
+        count(
+            num_heads, f"{given} num_heads", "each head learns its own numbers", "the attention's own number of heads"
+        ),
+        count(num_buckets, f"{given} num_buckets", "it counts the rows of the table", "how many buckets there are"),
+        count(max_distance, f"{given} max_distance", "it counts positions", "the distance from which on all are alike"),
+    )
 
 
 def _bound(single: int, max_distance: int, step: int, steps: int) -> int:

@@ -153,6 +153,12 @@ def test_long_attention_is_the_formula(name: str) -> None:
     assert_is_the_formula(LONG[name], "blocks", "fused")
 
 
+@pytest.mark.parametrize("name", LONG)
+def test_long_attention_by_flex_is_the_formula(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.nn.attention.flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    assert_flex_is_the_formula(LONG[name], torch.float64, EXACT)
+
+
 @settings(max_examples=15)
 @tried(asked())
 def test_single_precision_is_as_near_as_its_rounding(call: Asked) -> None:

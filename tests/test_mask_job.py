@@ -43,6 +43,11 @@ def test_a_mask_s_own_numbers_say_how_large_it_is(expression: str, size: int) ->
     assert Size(queries=0, keys=0).of(masks.parse(expression)) == (0, 0, 0)
 
 
+def test_queries_may_begin_past_what_is_usual_where_a_mask_has_no_end() -> None:
+    assert Size(first_query=100).of(masks.Causal()) == (8, 8, 100)
+    assert Size(first_query=2).of(masks.Segments([[0, 0, 1]])) == (1, 3, 2)
+
+
 def values(printed: str) -> dict[str, object]:
     """What the printed lines would give if they were pasted: names and plain values, types looked at by the test."""
     found = {}

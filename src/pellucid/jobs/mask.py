@@ -39,10 +39,12 @@ class Size:
     def of(self, mask: Mask) -> tuple[int, int, int]:
         """Queries, keys and the first query's position, for this mask."""
         natural = _natural(mask) or USUAL
-        most_queries, most_keys = (natural if known is None else known for known in mask.known)
+        known_queries, known_keys = mask.known
+        queries = natural if known_queries is None else max(0, min(natural, known_queries - self.first_query))
+        keys = natural if known_keys is None else min(natural, known_keys)
         return (
-            max(0, min(natural, most_queries - self.first_query)) if self.queries is None else self.queries,
-            min(natural, most_keys) if self.keys is None else self.keys,
+            queries if self.queries is None else self.queries,
+            keys if self.keys is None else self.keys,
             self.first_query,
         )
 

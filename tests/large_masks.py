@@ -3,7 +3,7 @@
 As in `mask_expressions`, an expression is drawn as text and built inside the test.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ __all__ = [
     "built",
     "given",
     "repeated",
+    "said",
     "small_blocks",
 ]
 
@@ -157,6 +158,11 @@ def given(asked: Asked, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor
     """The tensors of a call, and a gradient of its result."""
     leaves, kept = asked.tensors(dtype)
     return leaves, kept, torch.randn(BATCH, asked.heads, asked.queries, asked.widths[1], dtype=dtype)
+
+
+def said(where: str) -> Callable[[str], str]:
+    """What a comparison says, with what was compared before it."""
+    return lambda text: f"{where}: {text}"
 
 
 SIDE = 32

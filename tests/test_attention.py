@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
 
+from large_masks import said
 from pellucid import check
 from pellucid.errors import ConfigError, ShapeError
 from pellucid.masks import Causal, Full, Heads, Mask, Padding, Window
@@ -147,11 +148,6 @@ def test_every_backend_is_the_paper_s_equation(name: str) -> None:
         for backend in backends:
             result = attend(query, key, value, case.mask, case.added(bias), case.first, backend)
             torch.testing.assert_close(result, wanted, rtol=0, atol=1e-12, msg=backend)
-
-
-def said(where: str) -> Any:
-    """What a comparison says, with what was compared before it."""
-    return lambda text: f"{where}: {text}"
 
 
 @pytest.fixture

@@ -1,27 +1,19 @@
 """docs/attention.md is what its writer writes, and what its table promises is done."""
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
+from pages import DOCS, writer_of
 from pellucid.model import attend
 from pellucid.model.kernels import flex
-
-DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 @pytest.fixture(scope="module")
 def writer() -> ModuleType:
     """docs/write_attention.py, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location("write_attention", DOCS / "write_attention.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return writer_of("attention")
 
 
 def test_the_page_is_up_to_date(writer: ModuleType) -> None:

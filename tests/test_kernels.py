@@ -11,10 +11,9 @@ import torch
 from hypothesis import example, settings
 from hypothesis import given as tried
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from large_masks import BATCH, HEADS, SIDE, Asked, asked, built, given, repeated, small_blocks
+from large_masks import BATCH, HEADS, SIDE, Asked, asked, built, given, repeated, said, small_blocks
+from largest import Largest
 from pellucid.masks import Causal, Dense, Dilated, Full, Heads, Mask, Padding, Predicate, Window
 from pellucid.model import MultiHeadAttention, attend, attention_weights
 from pellucid.model.kernels import blocks as tiled
@@ -30,11 +29,6 @@ def computed(
     result = call.attended(backend, leaves, kept)
     wanting = [leaf for leaf in (*leaves, kept) if leaf is not None]
     return result, list(torch.autograd.grad(result, wanting, slope))
-
-
-def said(where: str) -> Callable[[str], str]:
-    """What a comparison says, with what was compared before it."""
-    return lambda text: f"{where}: {text}"
 
 
 def assert_is_the_formula(call: Asked, *backends: str, tolerance: float = EXACT) -> None:
@@ -430,20 +424,6 @@ def test_dropout_is_right_on_average() -> None:
 
 FAR = 4096
 EIGHTH = FAR * FAR * 4 // 8  # bytes of an eighth of all scores, in float32
-
-
-class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes how many bytes the largest tensor has that any operation hands out, of numbers that are there once."""
-
-    size = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        made = [leaf.untyped_storage().nbytes() for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-        self.size = max([self.size, *made])
-        return out
 
 
 def largest_held(length: int, mask: Mask, bias: Any = (), values: int = 8, backend: Any = "blocks") -> int:

@@ -1,27 +1,19 @@
 """docs/masks.md is what its writer writes, and shows every kind and every convention."""
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+from pages import DOCS, writer_of
 from pellucid import masks
 from pellucid.masks.conventions import CONVENTIONS
-
-DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 @pytest.fixture(scope="module")
 def writer() -> ModuleType:
     """docs/write_masks.py, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location("write_masks", DOCS / "write_masks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return writer_of("masks")
 
 
 def test_the_page_is_up_to_date(writer: ModuleType) -> None:

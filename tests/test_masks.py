@@ -3,16 +3,13 @@
 import copy
 import pickle
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from largest import Largest
 from mask_expressions import BATCH, EXPRESSIONS, HEADS, SHAPES, SHORT, WRITTEN, Shape, built, table
 from pellucid import masks
 from pellucid.errors import MaskError
@@ -427,19 +424,6 @@ def test_an_additive_mask_holds_floats(dtype: torch.dtype) -> None:
 
 
 # --- what is held -------------------------------------------------------------------------------------------------
-
-
-class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes how many cells the largest tensor has that any operation hands out."""
-
-    cells = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.cells = max([self.cells, *(leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, Tensor))])
-        return out
 
 
 def watched() -> Largest:

@@ -1,7 +1,6 @@
 """docs/positions.md is what its writer writes, its formulas are what the schemes compute, and its pictures are there."""
 
 import cmath
-import importlib.util
 import itertools
 import math
 import typing
@@ -14,10 +13,10 @@ import pytest
 import torch
 from matplotlib.image import imread
 
+from pages import DOCS, writer_of
 from pellucid import positions
 from pellucid.config import ModelConfig
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
 NAMES = typing.get_args(ModelConfig.model_fields["positions"].annotation)
 FILES = ["positions", *(f"positions-{name}" for name in NAMES)]
 LARGEST = 120_000  # bytes of a picture
@@ -26,12 +25,7 @@ LARGEST = 120_000  # bytes of a picture
 @pytest.fixture(scope="module")
 def writer() -> ModuleType:
     """docs/write_positions.py, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location("write_positions", DOCS / "write_positions.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return writer_of("positions")
 
 
 def test_the_page_is_up_to_date(writer: ModuleType) -> None:

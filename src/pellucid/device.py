@@ -27,7 +27,7 @@ def pick_device(name: str) -> torch.device:
             usable = torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
         else:
             usable = not torch.empty(0, device=device).is_meta  # "meta" holds shapes, and no numbers
-    except (RuntimeError, AssertionError, NotImplementedError):
+    except (RuntimeError, AssertionError):
         usable = False
     if not usable:
         raise ConfigError(f"the device '{name}' is not on this machine; take 'cpu' or 'auto'")

@@ -25,7 +25,7 @@ def seen(module: Any) -> Any:
         return module
     try:
         copied = copy.deepcopy(module)
-    except (RuntimeError, TypeError, NotImplementedError) as error:
+    except (RuntimeError, TypeError) as error:
         raise CheckError(
             f"{type(module).__name__} cannot be copied ({error}); wrap it in a function to check it"
         ) from None

@@ -85,5 +85,5 @@ def _register_new_fonts() -> None:
     for path in sorted(set(findSystemFonts()) - known):
         try:
             fontManager.addfont(path)
-        except (OSError, RuntimeError, ValueError, NotImplementedError):
+        except (OSError, RuntimeError, ValueError):
             continue  # a file that matplotlib cannot use is as good as not installed

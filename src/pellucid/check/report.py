@@ -14,16 +14,24 @@ class Report:
     Attributes:
         name: the check.
         asked: what was promised, in a sentence.
-        findings: what broke the promise; empty where it was kept.
+        findings: what broke the promise, with indices and sizes; empty where it was kept.
         figures: what was measured, by name.
         picture: rows and columns of text, or nothing.
+        where: the first submodule whose output breaks the promise, where one could be named.
+        advice: the likely slip and what to do about it, in a line.
+        ways: the ways in which the module was run (mode and precision), and whether it passed in each.
+        notes: what was not looked at, and why.
     """
 
     name: str
     asked: str
     findings: tuple[str, ...] = ()
-    figures: dict[str, float | int] = field(default_factory=dict)
+    figures: dict[str, float | int | str] = field(default_factory=dict)
     picture: str = ""
+    where: str = ""
+    advice: str = ""
+    ways: dict[str, bool] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -45,5 +53,18 @@ class Report:
     def __str__(self) -> str:
         lines = [f"{self.name}: {'passed' if self.passed else 'FAILED'}: {self.asked}"]
         lines += [f"  {finding}" for finding in self.findings]
-        lines += [f"  {name} = {value:.3g}" for name, value in self.figures.items()]
+        lines += [f"  {name} = {_figure(value)}" for name, value in self.figures.items()]
+        passed = [way for way, kept in self.ways.items() if kept]
+        if passed and self.findings:
+            failed = [way for way, kept in self.ways.items() if not kept]
+            lines.append(f"  failed in {'; '.join(failed)}; passed in {'; '.join(passed)}")
+        elif len(self.ways) > 1 and self.findings:
+            lines.append(f"  failed in every way: {'; '.join(self.ways)}")
+        lines += [f"  first broken: {self.where}"] * bool(self.where)
+        lines += [f"  advice: {self.advice}"] * bool(self.advice)
+        lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines + ([self.picture] if self.picture else []))
+
+
+def _figure(value: float | int | str) -> str:
+    return value if isinstance(value, str) else f"{value:.3g}"

@@ -1,0 +1,163 @@
+"""The likely slip behind what was found, and what to do about it, in one line."""
+
+import re
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from pellucid.check.where import Culprit
+
+__all__ = ["SLIPS", "of_batch", "of_padding", "of_sight"]
+
+SLIPS = {
+    "batch norm": "normalisation over time: {name} takes its statistics over all positions and samples while it trains; "
+    "normalise each position over its own features, with LayerNorm(d_model)",
+    "norm over positions": "normalisation over time: {name} takes its statistics over positions; normalise each position "
+    "over its own features, with LayerNorm(d_model)",
+    "pool over positions": "{name} takes a mean, a largest or a sum over all positions, which carries the future back; "
+    "take it over the positions that may be seen, a running one say",
+    "softmax over queries": "the softmax of {name} goes over queries; it must go over keys, the last axis (dim=-1)",
+    "float mask of 0 and 1": "a float mask of 0 and 1 is added to the scores in {name}, which hides nothing; hand over a "
+    "boolean mask, or one that is -inf where nothing may be seen",
+    "convolution": "the convolution {name} looks ahead; pad (kernel_size - 1) * dilation on the left only",
+    "bidirectional": "{name} also runs from the end to the beginning; make it bidirectional=False",
+}
+"""What is said of each clue; {name} is the submodule."""
+
+POLARITY = (
+    "polarity: the mask is the wrong way round in {name}; True = blocked in nn.MultiheadAttention and nn.Transformer, "
+    "True = may look in scaled_dot_product_attention, FlexAttention and Pellucid; give ~mask"
+)
+AHEAD = (
+    "off by one: the mask of {name} is shifted, so that each query sees the next key, too; allow k <= q: "
+    "torch.tril(ones), or block torch.triu(ones, diagonal=1)"
+)
+BEHIND = (
+    "off by one: the mask of {name} is shifted, so that no query sees its own key; allow k <= q: torch.tril(ones), or "
+    "block torch.triu(ones, diagonal=1)"
+)
+UNMASKED = (
+    "mask not applied: {name} looks at every position; hand it the mask, and see that the mask hides something "
+    "(booleans, or -inf; a float mask of 0 and 1 hides nothing)"
+)
+BLIND = (
+    "off by one: some row of {name} has all its keys hidden, and -1e9 added to all of them leaves an even look at all; "
+    "a mask of torch.tril(ones, diagonal=-1) does that, so allow k <= q: torch.tril(ones)"
+)
+ONE_LAYER = (
+    "mask not applied in layer {layer}: the layers before it keep the promise, and {name} looks at every position; hand "
+    "the mask to every layer"
+)
+LAYER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
+
+
+def of_sight(
+    found: Bool[Tensor, "rows inputs"],
+    allowed: Bool[Tensor, "rows inputs"],
+    missing: Bool[Tensor, "rows inputs"],
+    rows: list[int],
+    culprit: Culprit | None,
+) -> str:
+    """What to do about outputs that see what they must not, or do not see what they should.
+
+    Args:
+        found: what each row sees.
+        allowed: what it may see.
+        missing: what it should see, and does not.
+        rows: the positions of the rows.
+        culprit: the first submodule that breaks the promise, where it is known.
+    """
+    name = culprit.name or "the module" if culprit else "the module"
+    leaks = found & ~allowed
+    said = _shape(found, allowed, missing, rows)
+    clues = culprit.clues if culprit else ()
+    for clue in clues:
+        if clue in SLIPS and not (clue == "pool over positions" and said in (POLARITY, AHEAD)):
+            return SLIPS[clue].format(name=name)
+    if said:
+        return said.format(name=name)
+    if not leaks.any():
+        return f"the module sees less than it should; see that {name} is not given a mask that hides more than was meant"
+    everything = bool((found | ~leaks.any(dim=1)[:, None]).all())
+    if everything and ("attention" in clues or culprit is None):
+        layer = LAYER.search(culprit.name) if culprit else None
+        return ONE_LAYER.format(layer=layer[1], name=name) if layer and int(layer[1]) else UNMASKED.format(name=name)
+    return (
+        f"{name} mixes positions: look there for a mask that is not applied, a norm, a mean or a largest over time, a roll, "
+        "a flip or a shift to the left"
+    )
+
+
+def _shape(found: Tensor, allowed: Tensor, missing: Tensor, rows: list[int]) -> str:
+    """The slip that what is seen looks like by itself, or nothing."""
+    place, inputs = torch.tensor(rows)[:, None], torch.arange(found.shape[1])[None]
+    others = inputs != place  # a residual path shows each position to itself, whatever the mask
+    leaks, causal = found & ~allowed & others, allowed == (inputs <= place)
+    # A row of which -1e9 hides all keys looks at all of them evenly; where all rows see everything, no mask is there.
+    blind = (found | ~others).all(dim=1)
+    blind &= ~blind.all()
+    clear = ~blind[:, None] & others
+    wrong, right = ~allowed & clear, allowed & clear
+    if (leaks & clear).any() and right.any() and not (found & right).any() and bool((found >= wrong).all()):
+        return POLARITY
+    if not bool(causal.all()):
+        return ""
+    reach = int(torch.where(leaks, inputs - place, 0).max())
+    if 0 < reach <= max(1, found.shape[1] // 3) and torch.equal(leaks, (inputs > place) & (inputs <= place + reach)):
+        return AHEAD
+    own = (~others & ~found).any(dim=1) | blind
+    if own.all() and not (leaks & clear).any() and not (missing & others).any():
+        return BEHIND
+    return BLIND if (blind & leaks.any(dim=1)).any() and not (leaks & clear).any() else ""
+
+
+def of_padding(seen: Bool[Tensor, "samples inputs"], lengths: list[int], told: bool, culprit: Culprit | None) -> str:
+    """What to do about padding that is seen.
+
+    Args:
+        seen: the positions of each sample whose content moves its real outputs; past the end of x, more padding.
+        lengths: the real positions of each sample.
+        told: whether other lengths change anything at all.
+        culprit: the first submodule that breaks the promise, where it is known.
+    """
+    name = culprit.name or "the module" if culprit else "the module"
+    real = torch.arange(seen.shape[1])[None] < torch.tensor(lengths)[:, None]
+    clues = culprit.clues if culprit else ()
+    for clue in ("batch norm", "norm over positions", "pool over positions", "float mask of 0 and 1", "softmax over queries"):
+        if clue in clues:
+            return f"{SLIPS[clue].format(name=name)}; padding must be left out of it"
+    padded = ~real
+    if (seen & padded).any() and not (seen & real).any() and real.any():
+        return POLARITY.format(name=name)
+    longest = torch.arange(seen.shape[1])[None] < max(lengths)
+    if (seen & padded).any() and not (seen & ~longest).any() and longest.shape[1] > max(lengths):
+        return (
+            f"heads repeated the wrong way: {name} masks a sample with another's lengths; row b * num_heads + h of a 3-D mask is "
+            "sample b, head h, so repeat_interleave(num_heads, dim=0) it rather than tile it"
+        )
+    if not told:
+        return f"padding ignored: {name} takes no notice of the lengths; hide padded keys from every query there"
+    return (
+        f"padding is hidden in the wrong place: {name} uses the lengths, and real positions still see padded ones; mask "
+        "keys (the last axis of the scores), not queries, and in cross-attention too"
+    )
+
+
+def of_batch(culprit: Culprit | None, positions_mix: bool | None) -> str:
+    """What to do about samples that touch."""
+    name = culprit.name or "the module" if culprit else "the module"
+    clues = culprit.clues if culprit else ()
+    if "batch norm" in clues:
+        return (
+            f"{name} takes its statistics over the batch while it trains; normalise each position over its own features, with "
+            "LayerNorm(d_model)"
+        )
+    if positions_mix is False or "attention" in clues:
+        return (
+            f"batch axis: {name} takes samples for positions; give it batch_first=True, or hand it (length, batch, width)"
+        )
+    return (
+        f"{name} mixes samples: look there for a statistic or a softmax over the batch axis, a reshape that moves samples "
+        "into other axes, or a mask of one sample used for all"
+    )

@@ -1,0 +1,166 @@
+"""The ways in which a module is run while it is checked: in evaluation and in training, in float64 and in its own precision.
+
+A module is copied, so the original keeps its mode, precision, gradients and buffers. A function is called as it is; what
+it changes in modules that it is known to hold is put back.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pellucid.check.calling import Call, plain_call, title
+from pellucid.check.chance import DropoutOff, fixed
+from pellucid.check.held import kept_as_they_were
+from pellucid.check.report import Report
+from pellucid.errors import CheckError
+
+__all__ = ["Probe", "Way", "in_every_way", "own_dtype", "ways"]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way of running a module; a function has one, which is as it is.
+
+    Attributes:
+        training: whether it is in training mode, with dropout off and all other chance fixed.
+        dtype: the precision of its numbers; None leaves everything as it is.
+    """
+
+    training: bool
+    dtype: torch.dtype | None
+
+    def __str__(self) -> str:
+        if self.dtype is None:
+            return "as it is"
+        return f"{'training' if self.training else 'evaluation'}, {str(self.dtype).removeprefix('torch.')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A module prepared for one way: call it with inputs, get its output; the same inputs give the same output.
+
+    Attributes:
+        module: the copy in its mode and precision, or the function.
+        inputs: what it was to be checked with, in this precision.
+        way: how it is run.
+        called: how it is called: called(module, *inputs) -> output.
+        first: whether it is the first way of all, and the most exact.
+    """
+
+    module: Any
+    inputs: tuple[Any, ...]
+    way: Way
+    called: Callable[..., Tensor]
+    first: bool = True
+
+    def __call__(self, *inputs: Any, seed: int = 0) -> Tensor:
+        """The output for these inputs, of which float tensors may want gradients."""
+        with fixed(seed), kept_as_they_were(self.module), self._mode():
+            return self.called(self.module, *inputs)
+
+    def _mode(self) -> AbstractContextManager[Any]:
+        return DropoutOff(self.module) if self.way.training else nullcontext()
+
+    @property
+    def tolerance(self) -> float:
+        """How far apart two outputs may lie that ought to be equal, for numbers about 1."""
+        if self.way.dtype is torch.float64:
+            return 1e-9
+        dtype = self.way.dtype or own_dtype(self.module, self.inputs)
+        return max(1e-9, (100 if self.way.dtype is None else 1000) * torch.finfo(dtype).eps)
+
+    def chance(self) -> bool:
+        """Whether chance still decides something of the output: whether another seed gives another."""
+        with torch.no_grad():
+            one, other = self(*self.inputs), self(*self.inputs, seed=1)
+        return one.shape != other.shape or not torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def ways(module: Any, inputs: Sequence[Any], call: Call | None = None) -> Iterator[Probe]:
+    """The module in each way in which it can be run; the first is the most exact.
+
+    Raises:
+        CheckError: the module cannot be copied, or cannot be called with these inputs at all.
+    """
+    if not isinstance(module, nn.Module):
+        given = tuple(value.detach().clone() if isinstance(value, Tensor) else value for value in inputs)
+        probe = Probe(module, given, Way(training=False, dtype=None), plain_call(module, call))
+        if _runs(probe, must=True):
+            yield probe
+        return
+    own = own_dtype(module, inputs)
+    called = plain_call(module, call)
+    first = True
+    for training in (False, True):
+        for dtype in dict.fromkeys((torch.float64, own)):
+            given = tuple(_in(value, dtype) for value in inputs)
+            probe = Probe(_copy(module).to(dtype).train(training), given, Way(training, dtype), called, first)
+            if _runs(probe, must=dtype is own):
+                first = False
+                yield probe
+
+
+def in_every_way(
+    module: Any, inputs: Sequence[Any], call: Call | None, measure: Callable[[Probe], Report]
+) -> Report:
+    """The report of the first way that fails, or of the first of all; it says how each way ended."""
+    reports = {str(probe.way): measure(probe) for probe in ways(module, inputs, call)}
+    first = next((report for report in reports.values() if not report.passed), next(iter(reports.values())))
+    notes = dict.fromkeys(note for report in reports.values() for note in report.notes)
+    if isinstance(module, nn.Module) and not any("float64" in way for way in reports):
+        notes["the module does not run in float64, so small differences were not looked for"] = None
+    return Report(
+        first.name, first.asked, first.findings, first.figures, first.picture, first.where, first.advice,
+        {way: report.passed for way, report in reports.items()}, tuple(notes),
+    )  # fmt: skip
+
+
+def own_dtype(module: Any, inputs: Sequence[Any] = ()) -> torch.dtype:
+    """The precision of a module's numbers, or else of its inputs'; float32 where there are none."""
+    numbers = [*module.parameters(), *module.buffers()] if isinstance(module, nn.Module) else []
+    given = [value for value in inputs if isinstance(value, Tensor)]
+    return next((value.dtype for value in (*numbers, *given) if value.is_floating_point()), torch.get_default_dtype())
+
+
+def _copy(module: nn.Module) -> nn.Module:
+    try:
+        copied = copy.deepcopy(module)
+    except (RuntimeError, TypeError) as error:
+        raise CheckError(
+            f"{type(module).__name__} cannot be copied ({error}); wrap it in a function to check it"
+        ) from None
+    return copied.requires_grad_(requires_grad=False)
+
+
+def _in(value: Any, dtype: torch.dtype) -> Any:
+    """A copy of a tensor, in this precision where it has floats."""
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach().clone()
+    return value.to(dtype) if value.is_floating_point() else value
+
+
+def _runs(probe: Probe, *, must: bool) -> bool:
+    """Whether a module takes this precision; one that has another written into it need not, but for its own."""
+    try:
+        with torch.no_grad():
+            probe(*probe.inputs)
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+        if not must and "type" in str(error).lower():
+            return False
+        given = ", ".join(_told(value) for value in probe.inputs) or "nothing"
+        said = " ".join(str(error).split())
+        raise CheckError(
+            f"{title(probe.module)} cannot be called with {given} ({type(error).__name__}: {said}); give inputs that it "
+            "takes, or call=lambda module, *inputs: ... that calls it"
+        ) from error
+    return True
+
+
+def _told(value: Any) -> str:
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -6,9 +6,10 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from pellucid.check.looked import Looked
 from pellucid.check.where import Culprit
 
-__all__ = ["SLIPS", "of_batch", "of_padding", "of_sight"]
+__all__ = ["BLIND_ROWS", "SLIPS", "of_batch", "of_padding", "of_sight"]
 
 SLIPS = {
     "batch norm": "normalisation over time: {name} takes its statistics over all positions and samples while it trains; "
@@ -49,51 +50,48 @@ ONE_LAYER = (
     "mask not applied in layer {layer}: the layers before it keep the promise, and {name} looks at every position; hand "
     "the mask to every layer"
 )
+BLIND_ROWS = (
+    "a row that sees nothing gives no number: let it see something, or give zeros for it; a mask of -1e9 that is added "
+    "twice, or in float16, is -inf too"
+)
 LAYER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
 
 
-def of_sight(
-    found: Bool[Tensor, "rows inputs"],
-    allowed: Bool[Tensor, "rows inputs"],
-    missing: Bool[Tensor, "rows inputs"],
-    rows: list[int],
-    culprit: Culprit | None,
-) -> str:
+def of_sight(looked: Looked, culprit: Culprit | None) -> str:
     """What to do about outputs that see what they must not, or do not see what they should.
 
     Args:
-        found: what each row sees.
-        allowed: what it may see.
-        missing: what it should see, and does not.
-        rows: the positions of the rows.
-        culprit: the first submodule that breaks the promise, where it is known.
+        looked: what they see: those of the culprit, where it is known.
+        culprit: the first submodule that breaks the promise.
     """
     name = culprit.name or "the module" if culprit else "the module"
-    leaks = found & ~allowed
-    said = _shape(found, allowed, missing, rows)
+    said = _shape(looked)
     clues = culprit.clues if culprit else ()
     for clue in clues:
         if clue in SLIPS and not (clue == "pool over positions" and said in (POLARITY, AHEAD)):
             return SLIPS[clue].format(name=name)
     if said:
         return said.format(name=name)
-    if not leaks.any():
-        return f"the module sees less than it should; see that {name} is not given a mask that hides more than was meant"
-    everything = bool((found | ~leaks.any(dim=1)[:, None]).all())
+    if not looked.leaks.any():
+        return (
+            f"the module sees less than it should; see that {name} is not given a mask that hides more than was meant"
+        )
+    everything = bool((looked.found | ~looked.leaks.any(dim=1)[:, None]).all())
     if everything and ("attention" in clues or culprit is None):
         layer = LAYER.search(culprit.name) if culprit else None
         return ONE_LAYER.format(layer=layer[1], name=name) if layer and int(layer[1]) else UNMASKED.format(name=name)
     return (
-        f"{name} mixes positions: look there for a mask that is not applied, a norm, a mean or a largest over time, a roll, "
-        "a flip or a shift to the left"
+        f"{name} mixes positions: look there for a mask that is not applied, a norm, a mean or a largest over time, a "
+        "roll, a flip or a shift to the left"
     )
 
 
-def _shape(found: Tensor, allowed: Tensor, missing: Tensor, rows: list[int]) -> str:
+def _shape(looked: Looked) -> str:
     """The slip that what is seen looks like by itself, or nothing."""
-    place, inputs = torch.tensor(rows)[:, None], torch.arange(found.shape[1])[None]
+    found, allowed = looked.found, looked.allowed
+    place, inputs = torch.tensor(looked.rows)[:, None], torch.arange(found.shape[1])[None]
     others = inputs != place  # a residual path shows each position to itself, whatever the mask
-    leaks, causal = found & ~allowed & others, allowed == (inputs <= place)
+    leaks, causal = looked.leaks & others, allowed == (inputs <= place)
     # A row of which -1e9 hides all keys looks at all of them evenly; where all rows see everything, no mask is there.
     blind = (found | ~others).all(dim=1)
     blind &= ~blind.all()
@@ -107,37 +105,51 @@ def _shape(found: Tensor, allowed: Tensor, missing: Tensor, rows: list[int]) -> 
     if 0 < reach <= max(1, found.shape[1] // 3) and torch.equal(leaks, (inputs > place) & (inputs <= place + reach)):
         return AHEAD
     own = (~others & ~found).any(dim=1) | blind
-    if own.all() and not (leaks & clear).any() and not (missing & others).any():
+    if own.all() and not (leaks & clear).any() and not (looked.missing & others).any():
         return BEHIND
     return BLIND if (blind & leaks.any(dim=1)).any() and not (leaks & clear).any() else ""
 
 
-def of_padding(seen: Bool[Tensor, "samples inputs"], lengths: list[int], told: bool, culprit: Culprit | None) -> str:
+def of_padding(
+    seen: Bool[Tensor, "samples inputs"] | None, lengths: list[int], heeded: bool, culprit: Culprit | None
+) -> str:
     """What to do about padding that is seen.
 
     Args:
-        seen: the positions of each sample whose content moves its real outputs; past the end of x, more padding.
+        seen: the positions of each sample whose content moves its real outputs, past the end of x, too; None where only
+            the amount of padding counts, or where that is not known.
         lengths: the real positions of each sample.
-        told: whether other lengths change anything at all.
+        heeded: whether it makes a difference which lengths the module is told.
         culprit: the first submodule that breaks the promise, where it is known.
     """
     name = culprit.name or "the module" if culprit else "the module"
-    real = torch.arange(seen.shape[1])[None] < torch.tensor(lengths)[:, None]
     clues = culprit.clues if culprit else ()
-    for clue in ("batch norm", "norm over positions", "pool over positions", "float mask of 0 and 1", "softmax over queries"):
+    for clue in (
+        "batch norm",
+        "norm over positions",
+        "pool over positions",
+        "float mask of 0 and 1",
+        "softmax over queries",
+    ):
         if clue in clues:
             return f"{SLIPS[clue].format(name=name)}; padding must be left out of it"
-    padded = ~real
-    if (seen & padded).any() and not (seen & real).any() and real.any():
-        return POLARITY.format(name=name)
-    longest = torch.arange(seen.shape[1])[None] < max(lengths)
-    if (seen & padded).any() and not (seen & ~longest).any() and longest.shape[1] > max(lengths):
-        return (
-            f"heads repeated the wrong way: {name} masks a sample with another's lengths; row b * num_heads + h of a 3-D mask is "
-            "sample b, head h, so repeat_interleave(num_heads, dim=0) it rather than tile it"
-        )
-    if not told:
+    if not heeded:
         return f"padding ignored: {name} takes no notice of the lengths; hide padded keys from every query there"
+    if seen is None:
+        return (
+            "the amount of padding counts: look for a mean, a norm or a position that is taken by the tensor's length, and "
+            "take it by the real length"
+        )
+    at = torch.arange(seen.shape[1])[None]
+    real, longest = at < torch.tensor(lengths)[:, None], at < max(lengths)
+    padded = (seen & ~real).any(dim=1)
+    if padded.any() and not (seen & real)[padded].any():
+        return POLARITY.format(name=name)
+    if padded.any() and not (seen & ~longest).any() and seen.shape[1] > max(lengths):
+        return (
+            f"heads repeated the wrong way: {name} masks a sample by another's lengths; row b * num_heads + h of a 3-D "
+            "mask is sample b, head h: mask.repeat_interleave(num_heads, dim=0), not mask.repeat(num_heads, 1, 1)"
+        )
     return (
         f"padding is hidden in the wrong place: {name} uses the lengths, and real positions still see padded ones; mask "
         "keys (the last axis of the scores), not queries, and in cross-attention too"
@@ -150,12 +162,12 @@ def of_batch(culprit: Culprit | None, positions_mix: bool | None) -> str:
     clues = culprit.clues if culprit else ()
     if "batch norm" in clues:
         return (
-            f"{name} takes its statistics over the batch while it trains; normalise each position over its own features, with "
-            "LayerNorm(d_model)"
+            f"{name} takes its statistics over the batch while it trains; normalise each position over its own features, "
+            "with LayerNorm(d_model)"
         )
     if positions_mix is False or "attention" in clues:
         return (
-            f"batch axis: {name} takes samples for positions; give it batch_first=True, or hand it (length, batch, width)"
+            f"batch axis: {name} takes samples for positions; make it batch_first=True, or give (length, batch, width)"
         )
     return (
         f"{name} mixes samples: look there for a statistic or a softmax over the batch axis, a reshape that moves samples "

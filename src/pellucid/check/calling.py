@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pellucid.errors import CheckError
 
-__all__ = ["Call", "arguments_of", "plain_call", "probed_input", "title"]
+__all__ = ["Call", "arguments_of", "plain_call", "probed_input", "title", "usual_call"]
 
 Call = Callable[..., Any]
 """How a module is called: call(module, *inputs) -> output."""
@@ -27,7 +27,7 @@ def plain_call(module: Any, call: Call | None = None) -> Callable[..., Tensor]:
     nn.MultiheadAttention with one input attends to itself; a model of Hugging Face with two inputs takes the second as
     `decoder_input_ids`.
     """
-    called = call or _usual(module)
+    called = call or usual_call(module)
 
     def to_tensor(module: Any, *inputs: Any) -> Tensor:
         output = called(module, *inputs)
@@ -72,18 +72,20 @@ def probed_input(module: Any, inputs: tuple[Any, ...], of: int | None) -> int:
 
 def title(module: Any) -> str:
     """What a module or a function is called in a sentence."""
-    return type(module).__name__ if isinstance(module, nn.Module) else getattr(module, "__name__", type(module).__name__)
+    return (
+        type(module).__name__ if isinstance(module, nn.Module) else getattr(module, "__name__", type(module).__name__)
+    )
 
 
-def _usual(module: Any) -> Call:
+def usual_call(module: Any) -> Call:
+    """How such a module is called with inputs alone, and what it must be told by name."""
     if isinstance(module, nn.MultiheadAttention):
-        return lambda module, *inputs: module(*(inputs * 3 if len(inputs) == 1 else inputs))
+        return lambda module, *inputs, **named: module(*(inputs * 3 if len(inputs) == 1 else inputs), **named)
     names = arguments_of(module)
     if "decoder_input_ids" in names and names[:1] == ["input_ids"]:
 
-        def by_name(module: Any, source: Any, *target: Any) -> Any:
-            return module(source, decoder_input_ids=target[0]) if len(target) == 1 else module(source, *target)
+        def by_name(module: Any, source: Any, *target: Any, **named: Any) -> Any:
+            return module(source, **dict(zip(("decoder_input_ids",), target, strict=False)), **named)
 
         return by_name
-    return lambda module, *inputs: module(*inputs)
-
+    return lambda module, *inputs, **named: module(*inputs, **named)

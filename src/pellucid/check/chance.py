@@ -18,7 +18,7 @@ DROPOUTS = frozenset({
 })  # fmt: skip
 """Functions of torch whose first argument is handed through where dropout is off."""
 
-WITH_DROPOUT = {F.scaled_dot_product_attention: 4, F.multi_head_attention_forward: 11}
+WITH_DROPOUT = {F.scaled_dot_product_attention: 4, F.multi_head_attention_forward: 10}
 """Functions with a `dropout_p` among other things, and its place among the arguments."""
 
 
@@ -26,7 +26,7 @@ WITH_DROPOUT = {F.scaled_dot_product_attention: 4, F.multi_head_attention_forwar
 def fixed(seed: int) -> Iterator[None]:
     """Random numbers begin at a seed, and afterwards go on as though none had been drawn."""
     state = random.getstate()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    devices = range(torch.cuda.device_count())
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         random.seed(seed)

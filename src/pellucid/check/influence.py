@@ -1,14 +1,14 @@
 """The mask a module really has: which input positions each output position depends on."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
-import warnings
-from jaxtyping import Bool, Float, Num
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pellucid.check.calling import Call, probed_input
+from pellucid.check.calling import Call, probed_input, title
 from pellucid.check.sight import Axes, Sight
 from pellucid.check.ways import Probe, ways
 from pellucid.errors import CheckError
@@ -89,7 +89,7 @@ def strengths(sight: Sight, rows: Sequence[int], method: Method = "auto", *, by_
     """How strongly the rows depend on each input, (samples, rows, inputs), by gradient wherever there is one.
 
     Raises:
-        CheckError: a gradient is asked for, and there is none.
+        CheckError: a gradient is asked for, and there is none; or nothing depends on the input.
     """
     found = None if method == "perturbation" else sight.by_gradient(rows, by_sample=by_sample)
     if found is None and method == "gradient":
@@ -97,7 +97,19 @@ def strengths(sight: Sight, rows: Sequence[int], method: Method = "auto", *, by_
             "no gradient leads from the module's output to the input that is asked about; give call= that hands it the "
             "input, or method='perturbation'"
         )
-    return sight.by_change(rows, range(sight.length), by_sample=by_sample) if found is None else found
+    if found is None:
+        found = sight.by_change(rows, range(sight.length), by_sample=by_sample)
+    lost = found.isinf().any(dim=0).any(dim=0).nonzero().flatten().tolist()
+    if lost:  # a gradient that is no number, behind an output that is one: 0 times infinity
+        changes = sight.by_change(rows, lost, by_sample=by_sample)
+        found = found.clone()
+        found[..., lost] = torch.where(found[..., lost].isinf(), changes, found[..., lost])
+    if not found.any():
+        raise CheckError(
+            f"the output of {title(sight.probe.module)} does not depend on the input that is asked about at all; give "
+            "call= that hands it the input, or of= the place of another"
+        )
+    return found
 
 
 def seen(strength: Float[Tensor, "samples rows inputs"]) -> Bool[Tensor, "samples rows inputs"]:

@@ -1,5 +1,6 @@
 """What a check says: whether it passed, what it measured, and what it found, with a picture where one helps."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pellucid.errors import CheckFailed
@@ -26,11 +27,11 @@ class Report:
     name: str
     asked: str
     findings: tuple[str, ...] = ()
-    figures: dict[str, float | int | str] = field(default_factory=dict)
+    figures: Mapping[str, float | int | str] = field(default_factory=dict)
     picture: str = ""
     where: str = ""
     advice: str = ""
-    ways: dict[str, bool] = field(default_factory=dict)
+    ways: Mapping[str, bool] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property

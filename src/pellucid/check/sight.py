@@ -27,7 +27,7 @@ Strengths = Float[Tensor, "samples rows inputs"]
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Which axes count positions: of the input that is asked about, and of the output. Samples stand on the other front one."""
+    """Which axes count positions, of the input that is asked about and of the output; samples stand on the axis in front."""
 
     inputs: int = 1
     outputs: int = 1
@@ -76,10 +76,12 @@ class Sight:
 
     def front(self, output: Tensor) -> Tensor:
         """An output as (samples, positions, the rest in one axis)."""
-        if not -output.dim() <= self.axes.outputs < output.dim():
+        axis, dims = self.axes.outputs, output.dim()
+        pooled = dims == 2 and -dims <= axis < dims and output.shape[axis] != self.length and self.x.dim() > 1
+        if not -dims <= axis < dims or pooled:  # (batch, width) is what a mean over positions gives
             raise CheckError(
-                f"the module gave {tuple(output.shape)}, but positions were to stand on axis {self.axes.outputs}; give "
-                "outputs_axis=, or call= that hands back an output for each position"
+                f"the module gave {tuple(output.shape)} for {self.length} positions of {tuple(self.x.shape)}, but outputs "
+                f"were to stand at positions on axis {axis}; give outputs_axis=, or call= that hands back such outputs"
             )
         return front(output, self.axes.outputs)
 
@@ -114,7 +116,11 @@ class Sight:
         slope = slope[..., None] if slope.dim() == 2 else slope  # of numbers that stand alone at their positions
         each = front(slope.movedim(0, -1), self.axis)
         largest = each.reshape(*each.shape[:2], -1, asked.numel()).abs().amax(dim=2).double()
-        return largest.nan_to_num(nan=float("inf"), posinf=float("inf")).unflatten(-1, asked.shape).amax(dim=2)
+        return (
+            largest.nan_to_num(nan=float("inf"), posinf=float("inf"))
+            .reshape(*largest.shape[:2], *asked.shape)
+            .amax(dim=2)
+        )
 
     def by_change(self, rows: Sequence[int], columns: Sequence[int], *, by_sample: bool = False) -> Strengths:
         """How far each row moves where an input position gets another content; (samples, rows, columns)."""
@@ -127,7 +133,9 @@ class Sight:
             moved.append(each if by_sample else each.amax(dim=0, keepdim=True))
         return torch.stack(moved, dim=-1)
 
-    def moves(self, base: Tensor, chosen: Bool[Tensor, "samples inputs"], draw: int = 0) -> Float[Tensor, "samples rows"]:
+    def moves(
+        self, base: Tensor, chosen: Bool[Tensor, "_samples inputs"], draw: int = 0
+    ) -> Float[Tensor, "samples rows"]:
         """How far each output position lies from the base once the chosen inputs have another content.
 
         Less than the tolerance of the module's precision counts as nothing.
@@ -143,7 +151,7 @@ class Sight:
         moved = distance.amax(dim=-1) if distance.shape[-1] else distance.sum(dim=-1)
         return torch.where(moved > self.probe.tolerance * scale(base), moved, 0.0)
 
-    def changed(self, chosen: Bool[Tensor, "samples inputs"], draw: int = 0) -> Tensor:
+    def changed(self, chosen: Bool[Tensor, "_samples inputs"], draw: int = 0) -> Tensor:
         """The input with another content at the chosen positions, where each number or id is another.
 
         Raises:
@@ -152,7 +160,7 @@ class Sight:
         x = self.x
         generator = torch.Generator().manual_seed(draw)
         if x.is_floating_point():
-            spread = max(1.0, scale(x) / 4)
+            spread = max(3.0, scale(x))
             other = x + spread * (1 + torch.randn(x.shape, generator=generator).abs()).to(x)
         else:
             known = _known_ids(x)
@@ -171,7 +179,9 @@ def front(value: Tensor, axis: int) -> Tensor:
     if value.dim() == 1:
         return value[None, :, None]
     if not -value.dim() <= axis < value.dim():
-        raise CheckError(f"an input of {tuple(value.shape)} has no axis {axis}; give inputs_axis= where positions stand")
+        raise CheckError(
+            f"an input of {tuple(value.shape)} has no axis {axis}; give inputs_axis= where positions stand"
+        )
     axis %= value.dim()
     moved = value.movedim((_beside(axis), axis), (0, 1))
     return moved.flatten(2) if moved.dim() > 2 else moved[..., None]

@@ -20,7 +20,7 @@ TOGETHER = 32
 
 def slopes(asked: Float[Tensor, " asked"], leaves: list[Tensor]) -> list[Tensor] | None:
     """The gradients of several numbers by each leaf, (asked, *leaf); None where none of them depends on a leaf."""
-    parts = torch.eye(len(asked), dtype=asked.dtype, device=asked.device).split(TOGETHER)
+    parts = torch.split(torch.eye(len(asked), dtype=asked.dtype, device=asked.device), TOGETHER)
     found = [_together(asked, leaves, part) for part in parts]
     if all(slope is None for some in found for slope in some):
         return None
@@ -55,7 +55,7 @@ def leaves_of(probe: Probe, of: int) -> Iterator[tuple[list[Any], list[Tensor]]]
     """Inputs to call with, and a list that holds what gradients are taken by: the input, or its embeddings once called."""
     inputs, x = list(probe.inputs), probe.inputs[of]
     if x.is_floating_point():
-        inputs[of] = x.clone().requires_grad_(requires_grad=True)
+        inputs[of] = x.clone().requires_grad_()
         yield inputs, [inputs[of]]
         return
     twins = sum(isinstance(one, Tensor) and one.shape == x.shape and torch.equal(one, x) for one in inputs) > 1
@@ -67,7 +67,7 @@ def leaves_of(probe: Probe, of: int) -> Iterator[tuple[list[Any], list[Tensor]]]
             return None
         if ids.data_ptr() != x.data_ptr() and (twins or not torch.equal(ids, x)):
             return None
-        leaves.append(output.detach().clone().requires_grad_(requires_grad=True))
+        leaves.append(output.detach().clone().requires_grad_())
         return leaves[-1]
 
     parts = [part for module in modules_of(probe.module) for part in module.modules()]

@@ -1,4 +1,4 @@
-"""The ways in which a module is run while it is checked: in evaluation and in training, in float64 and in its own precision.
+"""The ways in which a module is run while it is checked: in evaluation and training, in float64 and its own precision.
 
 A module is copied, so the original keeps its mode, precision, gradients and buffers. A function is called as it is; what
 it changes in modules that it is known to hold is put back.
@@ -105,9 +105,7 @@ def ways(module: Any, inputs: Sequence[Any], call: Call | None = None) -> Iterat
                 yield probe
 
 
-def in_every_way(
-    module: Any, inputs: Sequence[Any], call: Call | None, measure: Callable[[Probe], Report]
-) -> Report:
+def in_every_way(module: Any, inputs: Sequence[Any], call: Call | None, measure: Callable[[Probe], Report]) -> Report:
     """The report of the first way that fails, or of the first of all; it says how each way ended."""
     reports = {str(probe.way): measure(probe) for probe in ways(module, inputs, call)}
     first = next((report for report in reports.values() if not report.passed), next(iter(reports.values())))

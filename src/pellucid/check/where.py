@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from pellucid.check.apart import apart, scale
@@ -113,27 +114,32 @@ def _with(value: Any, old: Tensor, new: Tensor) -> Any:
     return type(value)(_with(one, old, new) for one in value) if type(value) in (tuple, list) else value
 
 
-def part_at_positions(rows: Tensor, samples: Tensor, axis: int) -> Part:
-    """The part at the given positions of each sample: rows (samples, positions) are true where nothing may change.
+def part_at_positions(rows: Bool[Tensor, "samples positions"], axis: int, *, elsewhere: bool = False) -> Part:
+    """The part at the given positions of each sample.
 
     Args:
-        rows: Bool (samples, positions).
-        samples: the samples that are asked about, as numbers.
+        rows: true where nothing may change.
         axis: where an input's positions stand, and most likely those of what becomes of it.
+        elsewhere: whether nothing may change either in what does not stand at these positions.
     """
     count, length = rows.shape
 
     def part(tensor: Tensor) -> Tensor | None:
-        at = _axis(tensor, length, axis)
-        if at is None:
+        if not tensor.is_floating_point():
             return None
+        each = tensor.detach()
+        at = _axis(each, length, axis)
+        if at is None and each.dim() > 1 and len(each) == count * length:  # positions of all samples in a row
+            each, at = each.reshape(count, length, *each.shape[1:]), 1
+        if at is None:
+            return each if elsewhere else None
         beside = 0 if at != 0 else 1
-        each = tensor.detach().movedim((beside, at), (0, 1)) if tensor.dim() > 1 else tensor.detach()[None]
+        each = each.movedim((beside, at), (0, 1)) if each.dim() > 1 else each[None]
         if len(each) != count and len(each) % count == 0:  # heads stand within samples
-            each = each.unflatten(0, (count, -1)).movedim(2, 1).flatten(2)
+            each = each.reshape(count, -1, *each.shape[1:]).movedim(2, 1).flatten(2)
         if len(each) != count:
-            return each[:, rows[samples].all(dim=0)]
-        return torch.cat([each[sample][rows[sample]].flatten() for sample in samples.tolist()])
+            return each[:, rows.all(dim=0)]
+        return torch.cat([one[real].flatten() for one, real in zip(each, rows, strict=True)])
 
     return part
 
@@ -145,7 +151,7 @@ def part_of_sample(sample: int, samples: int, axis: int) -> Part:
         for at in (0, 1) if axis != 0 else (1, 0):
             if tensor.dim() > at and tensor.shape[at] % samples == 0 and tensor.shape[at]:
                 each = tensor.detach().movedim(at, 0)
-                return each.unflatten(0, (samples, -1))[sample]
+                return each.reshape(samples, -1, *each.shape[1:])[sample]
         return None
 
     return part
@@ -166,7 +172,7 @@ def _moved(one: list[Tensor | None], other: list[Tensor | None], tolerance: floa
         if left is None or right is None or left.shape != right.shape or not left.numel():
             continue
         distance = apart(left, right)
-        distance[left.isnan() & right.isnan()] = 0.0
+        distance[(left == right) | (left.isnan() & right.isnan())] = 0.0  # masks hold infinities
         if float(distance.max()) > tolerance * scale(left):
             return True
     return False
@@ -186,10 +192,13 @@ def _watched(
 
         hooks.append(module.register_forward_hook(ended, with_kwargs=True))
     witness = Witness(length)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole layer at once, and calls no submodule
     try:
-        with witness.watching(probe.module), torch.no_grad():
+        with witness.watching(probe.module):
             probe(*inputs)
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
         for hook in hooks:
             hook.remove()
     return steps, witness.clues

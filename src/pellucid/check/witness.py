@@ -89,8 +89,8 @@ class Witness(TorchFunctionMode):
         )  # fmt: skip
 
     def _norm_over_positions(self, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
-        shape = named.get("normalized_shape", args[1] if len(args) > 1 else ())
-        return len(tuple(shape)) > 1 and self.length in tuple(shape) or tuple(shape) == (self.length,)
+        shape = tuple(named.get("normalized_shape", args[1] if len(args) > 1 else ()))
+        return self.length in shape and (len(shape) > 1 or args[0].shape[-2:-1] != shape)
 
     @contextmanager
     def watching(self, module: nn.Module) -> Iterator["Witness"]:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -111,7 +111,7 @@ REFUSED_MODULES: list[tuple[Callable[[Tensor], Any], str]] = [
     ),
     (lambda x: {"states": x}, "gave a dict, not a tensor; give call="),
     (lambda x: torch.ones_like(x, requires_grad=True) * 2, "does not depend on the input that is asked about at all"),
-    (lambda x: torch.ones_like(x), "does not depend on the input that is asked about at all; give call="),
+    (torch.ones_like, "does not depend on the input that is asked about at all; give call="),
 ]
 
 
@@ -161,7 +161,7 @@ LENGTHS = (T, 3)
 def test_a_module_that_ignores_padding_passes(lengths: tuple[int, ...]) -> None:
     report = check.padding(Centred(), torch.randn(B, T, D), lengths)
     report.raise_for_failure()
-    assert report.figures["largest change"] < 1e-12
+    assert float(report.figures["largest change"]) < 1e-12
 
 
 def test_padding_that_is_seen_is_found() -> None:
@@ -368,7 +368,7 @@ def test_batching_allows_the_rounding_of_the_precision_that_a_function_has() -> 
 
 def test_a_norm_over_the_batch_is_found_in_training_alone() -> None:
     norm = nn.BatchNorm1d(T).eval()
-    norm.running_var.fill_(3.0)
+    norm(torch.randn(B, T, D))
     report = check.batching(norm, torch.randn(B, T, D))
     assert report.ways == {
         "evaluation, float64": True,
@@ -633,3 +633,96 @@ def test_a_mask_inside_a_module_can_be_copied() -> None:
             return self.attention(x, x, x, self.mask)  # type: ignore[no-any-return]
 
     assert check.causality(Held(), torch.randn(B, T, D))
+
+
+# --- influence, in its own right --------------------------------------------------------------------------------
+
+
+class BestOfAll(nn.Module):
+    """Keeps the positions whose first feature is largest, which no gradient shows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        best = x[..., 0].topk(3, dim=1).indices
+        return x * torch.zeros(x.shape[:2], dtype=x.dtype).scatter(1, best, 1.0)[..., None] + 0.1 * x
+
+
+def test_a_choice_without_a_gradient_is_seen() -> None:
+    x = torch.randn(1, T, D)
+    assert torch.equal(check.influence(BestOfAll(), x, method="gradient"), torch.eye(T).bool())
+    found = check.influence(BestOfAll(), x)
+    assert found.sum() > T + 3
+    assert torch.equal(found, check.influence(BestOfAll(), x, method="perturbation"))
+
+
+def test_a_chance_zero_hides_no_path() -> None:
+    x = torch.zeros(1, T, D)  # where relu and its gradient are zero
+    assert torch.equal(check.influence(lambda x: x.relu().cumsum(1), x), torch.ones(T, T).tril().bool())
+
+
+def test_ids_are_followed_from_their_embedding() -> None:
+    model = nn.Sequential(nn.Embedding(11, D), nn.GRU(D, D, batch_first=True))
+    ids = torch.randint(0, 11, (B, T))
+    for method in ("auto", "gradient", "perturbation"):
+        seen = check.influence(model, ids, method=method, call=lambda m, x: m(x)[0])
+        assert torch.equal(seen, torch.ones(T, T).tril().bool())
+    table = torch.randn(11, D)
+    assert torch.equal(check.influence(lambda x: table[x].cumsum(1), ids), torch.ones(T, T).tril().bool())
+    with pytest.raises(CheckError, match="no gradient leads from the module's output to the input"):
+        check.influence(lambda x: table[x].cumsum(1), ids, method="gradient")
+
+
+def test_a_source_that_equals_the_target_is_told_from_it() -> None:
+    model = Transformer(ModelConfig.tiny(source_vocab_size=11, target_vocab_size=11, tie_embeddings="all"))
+    ids = torch.randint(4, 11, (B, T))
+    assert torch.equal(check.influence(model, ids, ids.clone()), torch.ones(T, T).tril().bool())
+    assert check.influence(model, ids, ids.clone(), of=0).all()
+
+
+def test_many_outputs_are_sampled_and_it_is_said() -> None:
+    x = torch.randn(1, 300, 3)
+    with pytest.warns(
+        check.SampledRows, match=r"64 of 300 output positions .* \(0, 5, 9 ... 299\); give rows=range\(300\)"
+    ):
+        found = check.influence(lambda x: x.cumsum(1), x)
+    assert found.shape == (64, 300)
+    assert found.sum(dim=1).tolist()[:3] == [1, 6, 10]
+    assert check.influence(lambda x: x.cumsum(1), x, rows=range(300)).sum(dim=1).tolist() == list(range(1, 301))
+    assert check.influence(lambda x: x.cumsum(1), x, rows=[7, 2]).sum(dim=1).tolist() == [8, 3]
+    report = check.causality(lambda x: x.cumsum(1), x)
+    assert report.figures["looked at"] == "64 of them, evenly spaced from 0 to 299"
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda x: check.influence(nn.Identity(), x, method=cast("Any", "guess")),
+            "known are auto, gradient, perturbation",
+        ),
+        (lambda x: check.influence(nn.Identity(), x, of=1), "a check of input 1 was given Tensor; give"),
+        (lambda x: check.influence(nn.Identity()), "Identity cannot be called with nothing"),
+        (lambda x: check.influence(nn.Identity(), x > 0), "the input that is asked about is torch.bool of shape"),
+        (lambda x: check.influence(nn.Identity(), x, inputs_axis=3), r"an input of shape \(2, 7, 6\) has no axis 3"),
+        (lambda x: check.influence(nn.Identity(), x, rows=[T]), r"rows \[7\] were given for 7 output positions"),
+        (lambda x: check.influence(nn.Identity(), x, rows=0), "0 rows were asked for"),
+        (
+            lambda x: check.influence(nn.Linear(3, 3), x),
+            r"Linear cannot be called with torch.float64 \(2, 7, 6\) \(Runtime",
+        ),
+        (
+            lambda x: check.influence(lambda x: x, torch.zeros(B, T).long()),
+            "the ids are all 0, so there is none to change",
+        ),
+        (lambda x: check.sees(nn.Identity(), x), "sees was given no mask and 1 layers; give a mask of pellucid.masks"),
+        (lambda x: check.sees(nn.Identity(), x, Causal(), layers=0), "was given Causal and 0 layers"),
+        (lambda x: check.sees(nn.Identity(), x, Padding((1, 2, 3))), "speaks of 3 samples, and the input has 2"),
+        (lambda x: check.causality(lambda x: x[:, :3], x), "gave 3 output positions for 7 input positions"),
+        (
+            lambda x: check.independence(nn.Identity(), x[:1]),
+            r"independence was given \(1, 7, 6\); give tensors with the",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(call: Callable[[Tensor], object], said: str, unchecked: None) -> None:
+    with pytest.raises(CheckError, match=said):
+        call(torch.randn(B, T, D))

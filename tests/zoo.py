@@ -206,8 +206,9 @@ class StandardisedByTheBatch(nn.Module):
         self.register_buffer("spread", torch.ones(D))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.linear(x)
-        return x / (x.std(dim=(0, 1)) if self.training else self.spread)
+        x, spread = self.linear(x), self.spread
+        assert isinstance(spread, Tensor)
+        return x / (x.std(dim=(0, 1)) if self.training else spread)
 
 
 class AlwaysDropping(nn.Module):

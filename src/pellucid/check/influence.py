@@ -22,6 +22,7 @@ ALL_ROWS = 256
 """Output positions that are all looked at; of more, `SAMPLE` are."""
 
 SAMPLE = 64
+DOUBTED = 16  # rows of which all that they seem not to see is changed
 FAINTEST = 1e-30  # of the strongest dependence: less is a mask's exp(-100), not a path
 
 
@@ -43,9 +44,10 @@ def influence(
 
     Measured on a float64 copy in evaluation mode, where it has one; the module itself is not touched, and a function is
     called as it is. By gradient it takes random projections of each output backwards, many at once; token ids are
-    followed from their embedding on, which is found as the nn.Embedding that is called with them. Where there is no
-    gradient, each position gets other contents, and outputs that move depend on it. It speaks of the given input: a path
-    that is zero there, a dead relu say, is not seen, and a gradient does not see the choice of a largest.
+    followed from their embedding on, which is found as the nn.Embedding that is called with them. Then all that some
+    outputs seem not to see gets another content at once: where one of them moves after all, by the choice of a largest
+    say, or where there are no gradients, each position is changed by itself. It speaks of the given input: a path that
+    is zero there, a dead relu say, may not be seen.
 
     Args:
         module: any module or function.
@@ -54,7 +56,7 @@ def influence(
         outputs_axis: that of the output's; the same where it is not given.
         of: which input is asked about; if not given, the one called tgt, target or decoder_input_ids, else the last.
         rows: output positions to look at, or how many of them, evenly spaced; all, or 64 of more than 256, if not given.
-        method: "gradient", "perturbation", or "auto" for gradients wherever there are some.
+        method: "gradient", "perturbation", or "auto" for gradients that are then doubted, as above.
         call: call(module, *inputs), where calling is not plain.
 
     Returns:
@@ -82,7 +84,8 @@ def influence(
             SampledRows,
             stacklevel=2,
         )
-    return seen(strengths(sight, chosen, method))[0]
+    strength = strengths(sight, chosen, method)
+    return seen(_doubted(sight, chosen, strength) if method == "auto" else strength)[0]
 
 
 def strengths(sight: Sight, rows: Sequence[int], method: Method = "auto", *, by_sample: bool = False) -> Tensor:
@@ -97,7 +100,7 @@ def strengths(sight: Sight, rows: Sequence[int], method: Method = "auto", *, by_
             "no gradient leads from the module's output to the input that is asked about; give call= that hands it the "
             "input, or method='perturbation'"
         )
-    if found is None:
+    if found is None or (method == "auto" and not found.any()):
         found = sight.by_change(rows, range(sight.length), by_sample=by_sample)
     lost = found.isinf().any(dim=0).any(dim=0).nonzero().flatten().tolist()
     if lost:  # a gradient that is no number, behind an output that is one: 0 times infinity
@@ -110,6 +113,18 @@ def strengths(sight: Sight, rows: Sequence[int], method: Method = "auto", *, by_
             "call= that hands it the input, or of= the place of another"
         )
     return found
+
+
+def _doubted(sight: Sight, rows: list[int], strength: Float[Tensor, "samples rows inputs"]) -> Tensor:
+    """The strengths once all that some rows seem not to see was changed: where one moves, gradients have missed a path."""
+    unseen, base = ~seen(strength), sight.output()
+    for at in sampled(len(rows), DOUBTED):
+        if unseen[:, at].any() and sight.moves(base, unseen[:, at])[:, rows[at]].any():
+            columns = unseen.any(dim=0).any(dim=0).nonzero().flatten().tolist()
+            strength = strength.clone()
+            strength[..., columns] = strength[..., columns].maximum(sight.by_change(rows, columns))
+            break
+    return strength
 
 
 def seen(strength: Float[Tensor, "samples rows inputs"]) -> Bool[Tensor, "samples rows inputs"]:
@@ -132,7 +147,8 @@ def sampled(length: int, rows: int | Sequence[int] | None) -> list[int]:
     many = rows if rows is not None else length if length <= ALL_ROWS else SAMPLE
     if many < 1:
         raise CheckError(f"{many} rows were asked for, but one at least is looked at; give a number from 1 on")
-    return sorted({round(row * (length - 1) / max(1, many - 1)) for row in range(min(many, length))})
+    many = min(many, length)
+    return sorted({round(row * (length - 1) / max(1, many - 1)) for row in range(many)})
 
 
 def sight_of(probe: Probe, of: int | None, inputs_axis: int = 1, outputs_axis: int | None = None) -> Sight:

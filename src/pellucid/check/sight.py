@@ -19,7 +19,11 @@ from pellucid.errors import CheckError
 __all__ = ["Axes", "Sight"]
 
 PROBES = 2
-"""Random projections of each output whose gradients are taken, so that a chance zero hides nothing."""
+"""Random projections of each output whose gradients are taken, and contents that an input is given, so that a chance zero
+hides nothing."""
+
+MANY = 32
+"""Of more outputs than these, one projection each is taken: with real random numbers a chance zero hardly exists."""
 
 Strengths = Float[Tensor, "samples rows inputs"]
 """How strongly each row of a sample depends on each input position of it; one sample where all are taken together."""
@@ -27,7 +31,7 @@ Strengths = Float[Tensor, "samples rows inputs"]
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Which axes count positions, of the input that is asked about and of the output; samples stand on the axis in front."""
+    """Which axes count positions, of the input that is asked about and of the output; samples stand in front of them."""
 
     inputs: int = 1
     outputs: int = 1
@@ -99,7 +103,7 @@ class Sight:
         generator = torch.Generator().manual_seed(0)
         views = output if by_sample else output.movedim(0, 1).flatten(1)[None]
         sums = []
-        for _ in range(PROBES):
+        for _ in range(PROBES if len(rows) <= MANY else 1):
             noise = torch.randn(views.shape, generator=generator, dtype=torch.float64).to(views)
             sums.append((views * noise).sum(-1)[:, list(rows)])
         asked = torch.stack(sums)  # probes, samples, rows

@@ -98,11 +98,19 @@ def safe(path: str, source: str) -> list[str]:
     return found
 
 
+def of_paramspec(keywords: ast.arg) -> bool:
+    """Whether `**kwargs` is annotated as `Arguments.kwargs`, the keywords of a ParamSpec."""
+    return isinstance(keywords.annotation, ast.Attribute) and keywords.annotation.attr == "kwargs"
+
+
 def open_keywords(path: str, source: str) -> list[str]:
-    """No `**kwargs` that swallows a slip; those of the settings and of `masks.read` end where a name is refused."""
+    """No `**kwargs` that swallows a slip; those of the settings and of `masks.read` end where a name is refused.
+
+    Those of a ParamSpec swallow none: they are the keywords of another function, and a type checker knows them.
+    """
     if module_of(path).split(".")[0] == "config" or module_of(path) == "masks.conventions.table":
         return []
-    takers = [node for node in functions(source) if node.args.kwarg]
+    takers = [node for node in functions(source) if node.args.kwarg and not of_paramspec(node.args.kwarg)]
     return [f"{path}:{node.lineno}: {node.name} takes any keyword; name them" for node in takers]
 
 

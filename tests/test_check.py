@@ -130,6 +130,31 @@ def test_a_module_that_cannot_be_copied_is_refused() -> None:
         check.causality(module, torch.randn(B, T, D))
 
 
+def test_the_first_submodule_that_breaks_the_promise_is_named() -> None:
+    class Around(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.before, self.inner, self.after = nn.Linear(D, D), inner, nn.Linear(D, D)
+
+        def forward(self, x: Tensor) -> Tensor:
+            inner = self.inner(self.before(x))
+            return self.after(inner.flip(1) if isinstance(self.inner, nn.Identity) else inner)  # type: ignore[no-any-return]
+
+    x = torch.randn(B, T, D)
+    assert check.causality(nn.Sequential(Around(Shifted(0)), Around(Shifted(1))), x).where == "1.inner (Shifted)"
+    assert check.causality(nn.Sequential(Around(Shifted(0)), Around(nn.Identity())), x).where == "1 (Around)"
+    assert check.causality(Shifted(1), x).where == "the module itself (Shifted)"
+    assert check.causality(lambda x: x.flip(1), x).where == ""
+
+
+def test_dropout_that_is_left_on_is_named() -> None:
+    x = torch.randn(B, T, D)
+    for report in (check.batching(F.dropout, x), check.independence(F.dropout, x)):
+        assert failed(report)[0].startswith("two calls with the same input differ by ")
+        assert report.advice.startswith("dropout left on: ")
+    assert check.causality(F.dropout, x)  # which is no look ahead
+
+
 # --- padding --------------------------------------------------------------------------------------------------
 
 
@@ -521,7 +546,12 @@ def test_outputs_of_other_shapes_are_found() -> None:
 def test_what_is_no_number_on_both_sides_is_no_parity(odd: float) -> None:
     report = check.parity(lambda x: x * odd, lambda x: x * odd, torch.ones(B, T))
     assert f"element (0, 0) is {odd} in one and {odd} in the other" in failed(report)
-    assert report.figures == {"largest difference": float("inf")}
+    infinite = float("inf")
+    assert report.figures == {
+        "elements": B * T,
+        "largest difference": infinite,
+        "largest relative difference": infinite,
+    }
 
 
 def test_modules_may_be_called_in_their_own_ways() -> None:
@@ -569,6 +599,8 @@ CHECKS: dict[str, Callable[[nn.Module], check.Report]] = {
     "padding": lambda module: check.padding(module, torch.randn(B, T, D), LENGTHS, call=lambda m, x, lengths: m(x)),
     "parity": lambda module: check.parity(module, module, torch.randn(B, T, D)),
     "batching": lambda module: check.batching(module, torch.randn(B, T, D)),
+    "independence": lambda module: check.independence(module, torch.randn(B, T, D)),
+    "sees": lambda module: check.sees(module, torch.randn(B, T, D), Causal()),
 }
 
 
@@ -594,6 +626,37 @@ def test_the_module_is_left_as_it_was(name: str) -> None:
     assert [one.requires_grad for one in module.parameters()][:2] == [True, False]
 
 
+def test_a_module_that_a_function_holds_is_left_as_it_was() -> None:
+    norm = nn.BatchNorm1d(T).train()
+    before = copy.deepcopy(norm.state_dict())
+
+    def held(x: Tensor) -> Tensor:
+        return norm(x) * 2  # type: ignore[no-any-return]
+
+    assert not check.batching(held, torch.randn(B, T, D))
+    assert norm.training
+    assert all(torch.equal(value, before[key]) for key, value in norm.state_dict().items())
+
+
+def test_dropout_is_off_in_training() -> None:
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(D, 2, dropout=0.5, batch_first=True)
+            self.dropout = nn.Dropout(0.5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            attended = self.attention(x, x, x, need_weights=False)[0]
+            query, rate = attended[:, None], 0.5 if self.training else 0.0
+            attended = F.scaled_dot_product_attention(query, query, query, dropout_p=rate)[:, 0]
+            return F.dropout(self.dropout(attended), 0.5, training=self.training)
+
+    report = check.batching(Dropping(), torch.randn(B, T, D))
+    report.raise_for_failure()
+    assert report.notes == ()  # in training, outputs were compared
+    assert len(report.ways) == 4
+
+
 def test_no_check_draws_from_the_common_random_numbers() -> None:
     model, x, (source, target) = Transformer(CONFIG), torch.randn(B, T, D), translation()
     module = Shifted(0)
@@ -604,6 +667,8 @@ def test_no_check_draws_from_the_common_random_numbers() -> None:
         check.parity(module, module, x),
         check.cache(model, source, target),
         check.batching(model, source, target),
+        check.independence(model, source, target),
+        check.sees(module, x, Causal()),
     ]
     assert all(reports)
     assert torch.equal(torch.get_rng_state(), state)

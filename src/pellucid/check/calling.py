@@ -21,16 +21,15 @@ TARGETS = ("target", "tgt", "targets", "target_ids", "decoder_input_ids")
 """Arguments that are known to be a decoder's own input."""
 
 
-def plain_call(module: Any, call: Call | None = None) -> Callable[..., Tensor]:
+def plain_call(call: Call | None = None) -> Callable[..., Tensor]:
     """A call whose output is one tensor, the first of several, with gradients where inputs want them.
 
     nn.MultiheadAttention with one input attends to itself; a model of Hugging Face with two inputs takes the second as
     `decoder_input_ids`.
     """
-    called = call or usual_call(module)
 
     def to_tensor(module: Any, *inputs: Any) -> Tensor:
-        output = called(module, *inputs)
+        output = usual_call(module, inputs, {}) if call is None else call(module, *inputs)
         fields = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
         if not isinstance(output, Tensor):
             output = next((fields[name] for name in OUTPUTS if isinstance(fields.get(name), Tensor)), output)
@@ -77,15 +76,11 @@ def title(module: Any) -> str:
     )
 
 
-def usual_call(module: Any) -> Call:
-    """How such a module is called with inputs alone, and what it must be told by name."""
-    if isinstance(module, nn.MultiheadAttention):
-        return lambda module, *inputs, **named: module(*(inputs * 3 if len(inputs) == 1 else inputs), **named)
+def usual_call(module: Any, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """Call a module as its kind is called, with inputs and with what else it must be told by name."""
+    if isinstance(module, nn.MultiheadAttention) and len(inputs) == 1:
+        inputs *= 3
     names = arguments_of(module)
-    if "decoder_input_ids" in names and names[:1] == ["input_ids"]:
-
-        def by_name(module: Any, source: Any, *target: Any, **named: Any) -> Any:
-            return module(source, **dict(zip(("decoder_input_ids",), target, strict=False)), **named)
-
-        return by_name
-    return lambda module, *inputs, **named: module(*inputs, **named)
+    if "decoder_input_ids" in names and names[:1] == ["input_ids"] and len(inputs) == 2:
+        return module(inputs[0], decoder_input_ids=inputs[1], **named)
+    return module(*inputs, **named)

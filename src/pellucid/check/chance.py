@@ -26,9 +26,11 @@ WITH_DROPOUT = {F.scaled_dot_product_attention: 4, F.multi_head_attention_forwar
 def fixed(seed: int) -> Iterator[None]:
     """Random numbers begin at a seed, and afterwards go on as though none had been drawn."""
     state = random.getstate()
-    devices = range(torch.cuda.device_count())
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if used else ()):
+        torch.default_generator.manual_seed(seed)  # manual_seed would queue a seed for each device that is never used
+        if used:
+            torch.cuda.manual_seed_all(seed)
         random.seed(seed)
         try:
             yield

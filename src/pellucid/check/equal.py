@@ -1,47 +1,26 @@
 """Whether two ways to the same numbers give them: step by step against all at once, one module against another."""
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
-from pellucid.check.copies import Call, double, plain_call, seen
+from pellucid.check.apart import apart, farthest, scale
+from pellucid.check.cached import cache
+from pellucid.check.calling import Call, title
 from pellucid.check.report import Report
+from pellucid.check.ways import ways
 from pellucid.errors import CheckError
 
 __all__ = ["cache", "parity"]
 
+SINGLE = 2.5e-6
+"""Relative: a few dozen roundings of float32, as far as a step in that precision moves what comes of it."""
 
-def cache(
-    model: Any, source: Int[Tensor, "batch source"], target: Int[Tensor, "batch target"], *, tolerance: float = 1e-9
-) -> Report:
-    """Whether decoding step by step with a cache gives what decoding all at once does.
-
-    Measured on a float64 copy in evaluation mode.
-
-    Args:
-        model: has `model(source, target)`, `encode(source)` and `decode(target, memory, cache=...)`, as `Transformer`.
-        source: (B, S) ids without padding.
-        target: (B, T) ids without padding, two at least: the first step has no cache.
-        tolerance: how far apart float64 logits may lie.
-
-    Raises:
-        CheckError: the targets are shorter than two ids, or the model cannot be copied.
-    """
-    if target.shape[1] < 2:
-        raise CheckError(f"cache was given targets of length {target.shape[1]}; give two ids at least, to take a step")
-    probed = seen(model)
-    with torch.no_grad():
-        whole = probed(source, target)
-        memory = probed.encode(source)
-        past, steps = None, []
-        for position in range(target.shape[1]):
-            logits, past = probed.decode(target[:, position : position + 1], memory, cache=past)
-            steps.append(logits)
-    asked = "decoding step by step must equal decoding all at once"
-    return _compared("cache", asked, torch.cat(steps, dim=1), whole, tolerance)
+SMALL = 1e-2
+"""Relative: as far as an eps, or an approximation of a function, moves what comes of it."""
 
 
 def parity(
@@ -51,12 +30,13 @@ def parity(
     *,
     call: Call | None = None,
     their_call: Call | None = None,
-    tolerance: float = 1e-10,
+    tolerance: float | None = None,
 ) -> Report:
     """Whether two modules give the same outputs on the same inputs, element by element.
 
-    Measured on float64 copies in evaluation mode, so without dropout. Where a module gives several outputs, the first
-    is compared.
+    Measured on float64 copies in evaluation mode, so without dropout; functions are called as they are, with float64
+    inputs. Where a module gives several outputs, the first is compared. What is no number, or infinite, on either side
+    equals nothing.
 
     Args:
         ours: one module or function.
@@ -64,50 +44,128 @@ def parity(
         inputs: what both are called with, or the only input; float tensors are taken as float64.
         call: call(ours, *inputs), where calling is not plain.
         their_call: call(theirs, *inputs); the same as `call` where it is not given.
-        tolerance: how far apart the outputs may lie.
+        tolerance: how far apart the outputs may lie; if not given 1e-10, or that part of the largest number above 1.
 
     Raises:
-        CheckError: a module cannot be copied, or gives no tensor.
+        CheckError: a module cannot be copied or called so, takes no float64, or gives no tensor, or chance still decides
+            what it gives, as it does where dropout was left on.
 
     >>> print(parity(torch.sin, torch.cos, torch.zeros(2)))
     parity: FAILED: both must give the same outputs
       element (0,) is 0 in one and 1 in the other
       2 of 2 elements lie more than 1e-10 apart
+      elements = 2
       largest difference = 1
+      largest relative difference = 1
     """
     given = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    doubled = [double(value) for value in given]
-    first, second = _given(ours, call, doubled), _given(theirs, their_call or call, doubled)
-    return _compared("parity", "both must give the same outputs", first, second, tolerance)
+    first, second = _given(ours, call, given), _given(theirs, their_call or call, given)
+    allowed = 1e-10 * max(scale(first), scale(second)) if tolerance is None else tolerance
+    return _compared("parity", "both must give the same outputs", first, second, allowed)
 
 
 def _given(module: Any, call: Call | None, inputs: Sequence[Any]) -> Tensor:
-    """What one side gives of float64 inputs."""
+    """What one side gives of float64 inputs, where chance has no part in it."""
+    doubled = tuple(_double(value) for value in inputs)
+    reason: Any = "it has numbers of another precision written into it"
     try:
-        return plain_call(call)(seen(module), *inputs)
-    except RuntimeError as error:
-        if "dtype" not in str(error) and "type" not in str(error):
+        probe = next(ways(module, doubled, call))
+    except CheckError as error:
+        reason = error.__cause__
+        if reason is None or "type" not in str(reason):
             raise
+        probe = None
+    if probe is None or probe.way.dtype not in (None, torch.float64):
         raise CheckError(
-            f"{getattr(module, '__name__', type(module).__name__)} does not take float64 ({error}); "
+            f"{title(module)} does not take float64 ({reason}); "
             "give the module itself, or a function over modules that are .double()"
-        ) from None
+        )
+    # each run has its own inputs, for a module that changes what it is given
+    once, again, otherwise = (probe(*(_double(value) for value in doubled), seed=seed).detach() for seed in (0, 0, 1))
+    if not all(_same(once, other) for other in (again, otherwise)):
+        raise CheckError(
+            f"chance decides what {title(module)} gives, so there is nothing to compare; turn dropout off: "
+            "F.dropout(x, training=self.training) inside a module, and .eval() for modules that a function holds"
+        )
+    return once
+
+
+def _double(value: Any) -> Any:
+    """A copy of a tensor, as float64 where it has floats; anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach().clone().double() if value.is_floating_point() else value.detach().clone()
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two outputs are the same bit for bit; what is no number is the same as itself."""
+    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def _compared(name: str, asked: str, ours: Tensor, theirs: Tensor, tolerance: float) -> Report:
     """A report on the element that lies farthest apart; NaN on either side lies infinitely far."""
     if ours.shape != theirs.shape:
-        return Report(name, asked, (f"the shapes differ: {tuple(ours.shape)} and {tuple(theirs.shape)}",))
-    ours, theirs = ours.detach().double(), theirs.detach().double()
-    apart = (ours - theirs).abs().nan_to_num(nan=float("inf"), posinf=float("inf"))
-    worst = float(apart.max()) if apart.numel() else 0.0
-    findings: list[str] = []
-    if worst > tolerance:
-        place = tuple(int(index) for index in torch.unravel_index(apart.argmax(), apart.shape))
-        findings.append(
-            f"element {place} is {float(ours[place]):.6g} in one and {float(theirs[place]):.6g} in the other"
+        found = f"the shapes differ: {tuple(ours.shape)} and {tuple(theirs.shape)}"
+        return Report(name, asked, (found,), advice=_swapped(ours, theirs, tolerance))
+    distance = apart(ours, theirs)
+    place, worst = farthest(distance)
+    relative = distance / theirs.detach().double().abs().clamp_min(torch.finfo(torch.float64).tiny)
+    largest = float(torch.where(distance == 0, 0.0, relative.nan_to_num(nan=float("inf"))).max()) if worst else 0.0
+    figures: dict[str, float | int | str] = {
+        "elements": distance.numel(),
+        "largest difference": worst,
+        "largest relative difference": largest,
+    }
+    if worst <= tolerance:
+        return Report(name, asked, figures=figures)
+    findings = (
+        f"element {place} is {float(ours[place]):.6g} in one and {float(theirs[place]):.6g} in the other",
+        f"{int((distance > tolerance).sum())} of {distance.numel()} elements lie more than {tolerance:.3g} apart",
+    )
+    return Report(name, asked, findings, figures, advice=_likely(ours, theirs, tolerance))
+
+
+def _likely(ours: Tensor, theirs: Tensor, tolerance: float) -> str:
+    """What may lie behind a difference, from what the two have in common."""
+    one, other = ours.detach().double(), theirs.detach().double()
+    odd = [side for side, output in (("the first", one), ("the second", other)) if not output.isfinite().all()]
+    if odd:
+        return (
+            f"{' and '.join(odd)} gave NaN or infinity: look for a row whose keys are all hidden, a log or a root of 0"
         )
-        findings.append(
-            f"{int((apart > tolerance).sum())} of {apart.numel()} elements lie more than {tolerance:g} apart"
+    part = farthest(apart(one, other))[1] / float(torch.maximum(one.abs(), other.abs()).max())
+    if part <= SINGLE:
+        return (
+            "precision: both are equal once rounded to float32, so one of them takes a step in float32; give "
+            "tolerance=1e-5 where that is meant"
         )
-    return Report(name, asked, tuple(findings), {"largest difference": worst})
+    factor = float((one * other).sum() / other.square().sum()) if other.any() else 0.0
+    if factor and farthest(apart(one, factor * other))[1] <= max(tolerance, SINGLE * scale(one)):
+        return f"the first is {factor:.6g} times the second{_root(factor)}"
+    if part <= SMALL:
+        return "both are equal but for a little: the eps of a norm, an approximate gelu or a step in bfloat16 differs"
+    return _swapped(one, other, tolerance)
+
+
+def _root(factor: float) -> str:
+    """The square root that a factor is, as a scale by sqrt(d) would be."""
+    for side, square in (("", factor**2), ("1 / ", factor**-2)):
+        if factor > 0 and square > 1.5 and abs(square - round(square)) < 1e-4 * square:
+            return f", {side}sqrt({round(square)}): one of them is without a scale by the root of a width"
+    return ": one of them is without a scale"
+
+
+def _swapped(ours: Tensor, theirs: Tensor, tolerance: float) -> str:
+    """The two axes that stand the other way round, or nothing."""
+    for left, right in combinations(range(ours.dim()), 2):
+        turned = ours.transpose(left, right)
+        if turned.shape != theirs.shape:
+            continue
+        equal = farthest(apart(turned, theirs))[1] <= max(tolerance, SINGLE * scale(theirs))
+        if equal or ours.shape != theirs.shape:
+            so = "the numbers are equal" if equal else "the shapes are equal, if not the numbers,"
+            return (
+                f"axes {left} and {right} are swapped: {so} once they are turned; look for a transpose that is missing, or "
+                "batch_first= that differs"
+            )
+    return ""

@@ -41,7 +41,6 @@ def telling(module: Any, told: Sequence[Told]) -> Call:
     """
     names = arguments_of(module)
     ways = [None if side is None else _way(module, names, place, len(told)) for place, side in enumerate(told)]
-    called = usual_call(module)
 
     def call(module: Any, *given: Any) -> Any:
         inputs, lengths = given[: len(told)], given[len(told) :]
@@ -49,7 +48,7 @@ def telling(module: Any, told: Sequence[Told]) -> Call:
         for way, value, side in zip(ways, inputs, lengths, strict=False):
             if way is not None:
                 named |= way(value, side)
-        return called(module, *inputs, **named)
+        return usual_call(module, inputs, named)
 
     return call
 

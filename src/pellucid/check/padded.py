@@ -193,7 +193,7 @@ class _Padded:
         """Whether it makes a difference which lengths the module is told."""
         full = [self.sight.length] * self.sight.samples
         probe = self.sight.probe
-        deaf = replace(probe, called=plain_call(probe.module, self.with_lengths(full)))
+        deaf = replace(probe, called=plain_call(self.with_lengths(full)))
         other = replace(self.sight, probe=deaf).output()
         return other.shape != base.shape or not torch.equal(other.nan_to_num(), base.nan_to_num())
 

@@ -89,12 +89,12 @@ def ways(module: Any, inputs: Sequence[Any], call: Call | None = None) -> Iterat
     """
     if not isinstance(module, nn.Module):
         given = tuple(value.detach().clone() if isinstance(value, Tensor) else value for value in inputs)
-        probe = Probe(module, given, Way(training=False, dtype=None), plain_call(module, call))
+        probe = Probe(module, given, Way(training=False, dtype=None), plain_call(call))
         if _runs(probe, must=True):
             yield probe
         return
     own = own_dtype(module, inputs)
-    called = plain_call(module, call)
+    called = plain_call(call)
     first = True
     for training in (False, True):
         for dtype in dict.fromkeys((torch.float64, own)):

@@ -101,7 +101,7 @@ def alone(probe: Probe, culprit: Culprit, length: int, axis: int) -> Sight | Non
     def called(module: Any, other: Tensor) -> Any:
         return module(*_with(args, x, other), **_with(named, x, other))
 
-    own = replace(probe, module=module, inputs=(x.detach().clone(),), called=plain_call(module, called))
+    own = replace(probe, module=module, inputs=(x.detach().clone(),), called=plain_call(called))
     return Sight(own, 0, Axes(at, at))
 
 

@@ -272,6 +272,22 @@ def test_where_no_order_is_known_a_note_says_so() -> None:
     )
 
 
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_model_may_reorder_its_cache_itself(forgets: bool) -> None:
+    class Keeping(GPT):
+        def forward(self, ids: Tensor, cache: Any = None) -> Any:
+            logits, made = super().forward(ids, None if cache is None else Past(cache))
+            return logits, made.layers
+
+        def _reorder_cache(self, past: Any, rows: Tensor) -> Any:
+            return past if forgets else rows_of(past, rows)
+
+    report = cache(Keeping(), ids())
+    assert report.passed == (not forgets)
+    assert report.notes == ()
+    assert report.advice.startswith("cache not reordered" if forgets else "")
+
+
 def test_a_function_over_a_model_is_stepped_as_it_is() -> None:
     model = GPT().eval()
 

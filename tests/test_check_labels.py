@@ -111,6 +111,13 @@ def test_what_is_not_real_is_not_compared() -> None:
     assert shift(padded, labels, ignore=1)
 
 
+def test_one_id_that_stands_again_is_no_repetition() -> None:
+    inputs, labels = torch.tensor([[5, 6, 7, 5]]), torch.tensor([[6, 7, 5, -100]])
+    report = shift(inputs, labels)
+    assert report.passed
+    assert report.figures["agree at offset -2"] == 1.0  # of one pair
+
+
 def test_decoder_inputs_shifted_the_other_way_are_found() -> None:
     """The inputs should be the labels after a begin mark; here they are the labels one ahead."""
     labels = ids()

@@ -31,7 +31,7 @@ def causality(
         inputs_axis: the axis of the input's positions.
         outputs_axis: that of the output's; the same where it is not given.
         of: which input is asked about, as in `influence`.
-        rows: output positions to look at, or how many; all, or 64 of more than 256, if not given.
+        rows: output positions to look at, or how many; all, or 32 of more than 256, if not given.
         call: call(module, *inputs), where calling is not plain.
 
     Returns:
@@ -84,7 +84,7 @@ def sees(
         inputs_axis: the axis of the input's positions.
         outputs_axis: that of the output's; the same where it is not given.
         of: which input is asked about, as in `influence`.
-        rows: output positions to look at, or how many; all, or 64 of more than 256, if not given.
+        rows: output positions to look at, or how many; all, or 32 of more than 256, if not given.
         call: call(module, *inputs), where calling is not plain.
 
     Returns:

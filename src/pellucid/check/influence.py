@@ -21,7 +21,7 @@ Method = Literal["auto", "gradient", "perturbation"]
 ALL_ROWS = 256
 """Output positions that are all looked at; of more, `SAMPLE` are."""
 
-SAMPLE = 64
+SAMPLE = 32
 DOUBTED = 16  # rows of which all that they seem not to see is changed
 FAINTEST = 1e-30  # of the strongest dependence: less is a mask's exp(-100), not a path
 
@@ -55,7 +55,7 @@ def influence(
         inputs_axis: the axis of the input's positions.
         outputs_axis: that of the output's; the same where it is not given.
         of: which input is asked about; if not given, the one called tgt, target or decoder_input_ids, else the last.
-        rows: output positions to look at, or how many of them, evenly spaced; all, or 64 of more than 256, if not given.
+        rows: output positions to look at, or how many of them, evenly spaced; all, or 32 of more than 256, if not given.
         method: "gradient", "perturbation", or "auto" for gradients that are then doubted, as above.
         call: call(module, *inputs), where calling is not plain.
 

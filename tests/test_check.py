@@ -78,7 +78,7 @@ def test_a_finding_names_some_of_many_inputs() -> None:
     assert found[8:] == ("and 2 more outputs",)
 
 
-def test_attention_is_seen_through_whatever_its_mask() -> None:
+def test_attention_is_seen_through_whatever_its_mask(unchecked: None) -> None:
     attention, x = MultiHeadAttention(D, 2), torch.randn(B, T, D)
 
     def masked(module: MultiHeadAttention, x: Tensor) -> Tensor:
@@ -212,7 +212,7 @@ def test_a_number_that_is_none_is_a_change() -> None:
     assert report.figures == {"largest change": float("inf")}
 
 
-def test_ids_are_refilled_with_ids_that_exist() -> None:
+def test_ids_are_refilled_with_ids_that_exist(unchecked: None) -> None:
     model = Transformer(ModelConfig.tiny(source_vocab_size=11, target_vocab_size=13))
     x = torch.tensor([[7, 8, 9, 10, 3], [4, 5, 3, 0, 0], [0, 0, 0, 0, 0]])
     assert check.padding(model, x, (5, 3, 0), call=lambda module, x, lengths: module.encode(x, lengths))
@@ -357,7 +357,7 @@ def test_a_padded_sample_is_compared_with_itself_alone_and_unpadded(fault: str, 
     assert {tuple(int(length) for length in one) for one in told} == {(T, 3), (3, T), (T,), (3,)}
 
 
-def test_a_model_of_sources_and_targets_is_told_the_lengths_of_both() -> None:
+def test_a_model_of_sources_and_targets_is_told_the_lengths_of_both(unchecked: None) -> None:
     model, source, target = Transformer(CONFIG), torch.randint(4, 11, (3, S)), torch.randint(4, 13, (3, T))
     lengths = ((S, 3, 0), (4, T, 1))
     check.batching(model, source, target, lengths=lengths).raise_for_failure()
@@ -481,13 +481,13 @@ def translation() -> tuple[Tensor, Tensor]:
 CONFIG = ModelConfig.tiny(source_vocab_size=11, target_vocab_size=13)
 
 
-def test_a_cache_that_serves_passes() -> None:
+def test_a_cache_that_serves_passes(unchecked: None) -> None:
     report = check.cache(Transformer(CONFIG), *translation())
     report.raise_for_failure()
     assert report.name == "cache"
 
 
-def test_positions_without_offset_are_found() -> None:
+def test_positions_without_offset_are_found(unchecked: None) -> None:
     model = Transformer(CONFIG)
     model.target_positions = WithoutOffset()
     found = failed(check.cache(model, *translation()))
@@ -495,7 +495,7 @@ def test_positions_without_offset_are_found() -> None:
     assert found[0].endswith(f"{T - 1} of {T} positions differ")
 
 
-def test_a_cache_that_is_not_read_is_found() -> None:
+def test_a_cache_that_is_not_read_is_found(unchecked: None) -> None:
     report = check.cache(Forgetful(CONFIG), *translation())
     assert failed(report)[0].startswith("step by step, position 1 of sample 1 differs by ")
     assert "cache" in report.advice
@@ -657,7 +657,7 @@ def test_dropout_is_off_in_training() -> None:
     assert len(report.ways) == 4
 
 
-def test_no_check_draws_from_the_common_random_numbers() -> None:
+def test_no_check_draws_from_the_common_random_numbers(unchecked: None) -> None:
     model, x, (source, target) = Transformer(CONFIG), torch.randn(B, T, D), translation()
     module = Shifted(0)
     state = torch.get_rng_state()
@@ -736,7 +736,7 @@ def test_ids_are_followed_from_their_embedding() -> None:
         check.influence(lambda x: table[x].cumsum(1), ids, method="gradient")
 
 
-def test_a_source_that_equals_the_target_is_told_from_it() -> None:
+def test_a_source_that_equals_the_target_is_told_from_it(unchecked: None) -> None:
     model = Transformer(ModelConfig.tiny(source_vocab_size=11, target_vocab_size=11, tie_embeddings="all"))
     ids = torch.randint(4, 11, (B, T))
     assert torch.equal(check.influence(model, ids, ids.clone()), torch.ones(T, T).tril().bool())

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from pellucid.check.apart import apart, scale
 from pellucid.check.calling import title
@@ -57,22 +56,6 @@ def courses(length: int, samples: int, *, chunks: bool) -> tuple[Course, Course 
     return steps, some, Course("samples reordered", ones, orders)
 
 
-class _Coarsest(TorchFunctionMode):
-    """Notes the largest rounding of all that is computed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.eps = 0.0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch, and note how its outputs are rounded."""
-        made = func(*args, **(kwargs or {}))
-        for one in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(one, Tensor) and one.is_floating_point():
-                self.eps = max(self.eps, torch.finfo(one.dtype).eps)
-        return made
-
-
 @dataclass(frozen=True, slots=True)
 class Walks:
     """A probe and its way of taking steps.
@@ -89,12 +72,8 @@ class Walks:
 
     @staticmethod
     def of(probe: Probe, stepping: Stepping, tolerance: float | None) -> "Walks":
-        """With the tolerance of the probe where none is given; a softmax in float32, say, rounds the rest, too."""
-        if tolerance is not None:
-            return Walks(probe, stepping, tolerance)
-        with _Coarsest() as coarsest:
-            Walks(probe, stepping, 0.0).whole(*probe.inputs)
-        return Walks(probe, stepping, max(probe.tolerance, 100 * coarsest.eps))
+        """With the tolerance of the probe where none is given."""
+        return Walks(probe, stepping, probe.tolerance if tolerance is None else tolerance)
 
     def whole(self, *inputs: Any) -> Tensor:
         """Logits (B, T, V), all positions at once."""

@@ -1,4 +1,4 @@
-"""Whether two ways to the same numbers give them: step by step against all at once, one module against another."""
+"""Whether two modules give the same numbers, element by element."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from pellucid.check.apart import apart, farthest, scale
-from pellucid.check.cached import cache
 from pellucid.check.calling import Call, title
 from pellucid.check.report import Report
 from pellucid.check.ways import ways
 from pellucid.errors import CheckError
 
-__all__ = ["cache", "parity"]
+__all__ = ["parity"]
 
 SINGLE = 2.5e-6
 """Relative: a few dozen roundings of float32, as far as a step in that precision moves what comes of it."""

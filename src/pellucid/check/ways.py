@@ -7,7 +7,7 @@ it changes in modules that it is known to hold is put back.
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from pellucid.check.calling import Call, plain_call, title
 from pellucid.check.chance import DropoutOff, fixed
 from pellucid.check.held import kept_as_they_were
 from pellucid.check.report import Report
+from pellucid.check.rounding import Rounding
 from pellucid.errors import CheckError
 
 __all__ = ["Probe", "Way", "in_every_way", "own_dtype", "ways"]
@@ -50,6 +51,7 @@ class Probe:
         way: how it is run.
         called: how it is called: called(module, *inputs) -> output.
         first: whether it is the first way of all, and the most exact.
+        eps: how coarsely numbers of this precision are rounded somewhere inside; 0 where they are not.
     """
 
     module: Any
@@ -57,6 +59,7 @@ class Probe:
     way: Way
     called: Callable[..., Tensor]
     first: bool = True
+    eps: float = 0.0
 
     def __call__(self, *inputs: Any, seed: int = 0) -> Tensor:
         """The output for these inputs, of which float tensors may want gradients."""
@@ -70,9 +73,10 @@ class Probe:
     def tolerance(self) -> float:
         """How far apart two outputs may lie that ought to be equal, for numbers about 1."""
         if self.way.dtype is torch.float64:
-            return 1e-9
+            return max(1e-9, 100 * self.eps)
         dtype = self.way.dtype or own_dtype(self.module, self.inputs)
-        return max(1e-9, (100 if self.way.dtype is None else 1000) * torch.finfo(dtype).eps)
+        own = (100 if self.way.dtype is None else 1000) * torch.finfo(dtype).eps
+        return max(1e-9, own, 100 * self.eps)
 
     def chance(self) -> bool:
         """Whether chance still decides something of the output: whether another seed gives another."""
@@ -90,19 +94,18 @@ def ways(module: Any, inputs: Sequence[Any], call: Call | None = None) -> Iterat
     if not isinstance(module, nn.Module):
         given = tuple(value.detach().clone() if isinstance(value, Tensor) else value for value in inputs)
         probe = Probe(module, given, Way(training=False, dtype=None), plain_call(call))
-        if _runs(probe, must=True):
-            yield probe
+        yield from _running(probe, must=True)
         return
     own = own_dtype(module, inputs)
     called = plain_call(call)
-    first = True
+    found = 0
     for training in (False, True):
         for dtype in dict.fromkeys((torch.float64, own)):
             given = tuple(_in(value, dtype) for value in inputs)
-            probe = Probe(_copy(module).to(dtype).train(training), given, Way(training, dtype), called, first)
-            if _runs(probe, must=dtype is own):
-                first = False
-                yield probe
+            probe = Probe(_copy(module).to(dtype).train(training), given, Way(training, dtype), called, not found)
+            for ready in _running(probe, must=dtype is own):
+                found += 1
+                yield ready
 
 
 def in_every_way(module: Any, inputs: Sequence[Any], call: Call | None, measure: Callable[[Probe], Report]) -> Report:
@@ -143,21 +146,21 @@ def _in(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if value.is_floating_point() else value
 
 
-def _runs(probe: Probe, *, must: bool) -> bool:
-    """Whether a module takes this precision; one that has another written into it need not, but for its own."""
+def _running(probe: Probe, *, must: bool) -> Iterator[Probe]:
+    """The probe, if the module takes this precision, which it must if it is its own; how coarsely it rounds is noted."""
     try:
-        with torch.no_grad():
+        with torch.no_grad(), Rounding() as rounding:
             probe(*probe.inputs)
-    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
         if not must and "type" in str(error).lower():
-            return False
+            return
         given = ", ".join(_told(value) for value in probe.inputs) or "nothing"
         said = " ".join(str(error).split())
         raise CheckError(
             f"{title(probe.module)} cannot be called with {given} ({type(error).__name__}: {said}); give inputs that it "
             "takes, or call=lambda module, *inputs: ... that calls it"
         ) from error
-    return True
+    yield replace(probe, eps=rounding.eps)
 
 
 def _told(value: Any) -> str:

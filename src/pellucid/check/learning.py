@@ -59,7 +59,7 @@ def overfit(
     Raises:
         CheckError: this is no module, it cannot be copied or called so, or labels do not fit its outputs.
 
-    >>> torch.manual_seed(1) and None
+    >>> _ = torch.manual_seed(1)
     >>> model = nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 11))
     >>> overfit(model, torch.tensor([[4, 5, 6], [7, 8, 9]])).passed
     True
@@ -75,8 +75,7 @@ def overfit(
         return Report(
             "overfit", ASKED, (found,), advice="frozen: set requires_grad on the parameters that are to learn"
         )
-    with torch.random.fork_rng(range(0)):
-        torch.manual_seed(0)
+    with fixed(0):
         pupil = _pupil(module, inputs, call)
         output = _first_output(pupil)
         lessons = (

@@ -74,6 +74,7 @@ def cut(mask: Mask, shape: Shape, sides: Sides) -> Blocks:
 @settings(max_examples=60)
 @given(EXPRESSIONS, SIZES, SIDES)
 @example("Causal() & ~Causal()", (7, 5, 3), (3, 2))
+@example("Causal() & Window(3, 2)", (9, 9, 0), (3, 3))
 @example("Causal() | ~Causal()", (7, 5, 3), (3, 2))
 @example("Dense(cells(3, 2, 3, 1, 7)) & Causal()", (9, 7, 0), (2, 3))
 @example("Dense(cells(3, 2, 3, 17, 1)) | Window(1, 0)", (9, 7, 5), (3, 2))

@@ -144,11 +144,11 @@ def arguments(
             heads=heads,
             causal_model=causal_model,
         )
-    known = CONVENTIONS[convention]
-    lines = [f"# {known.taker}", f"# {known.meaning}"]
+    library = CONVENTIONS[convention]
+    lines = [f"# {library.taker}", f"# {library.meaning}"]
     lines += [f"# {warning.message}" for warning in caught]
     values = [f"{name} = {_literal(value)}" for name, value in made.items()]
-    lines += [f"import {library}" for library in ("numpy", "torch") if any(f"= {library}." in line for line in values)]
+    lines += [f"import {name}" for name in ("numpy", "torch") if any(f"= {name}." in line for line in values)]
     lines += values
     return "\n".join(lines if made else [*lines, "# no argument: nothing is hidden"])
 

@@ -129,8 +129,8 @@ MEASURED = """
 ## Measured
 
 Milliseconds on 2 cores (AMD EPYC, AVX2), one sample, 8 heads of 64, float32, medians of interleaved laps, as
-`python benchmarks/attention.py --targets --laps 3 --budget 3` printed them; it compares the results, too. The dense kernel is torch's
-`scaled_dot_product_attention` under a mask of all cells.
+`python benchmarks/attention.py --targets --laps 3 --budget 3` printed them; it compares the results, too. The dense
+kernel is torch's `scaled_dot_product_attention` under a mask of all cells.
 
 | mask | tokens | pass | `auto` | dense kernel | compiled FlexAttention |
 |---|---|---|---|---|---|

@@ -1,6 +1,7 @@
 """Each check passes on a module that keeps its promise, finds the fault of one that does not, and touches neither."""
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from pellucid import check
 from pellucid.config import ModelConfig
 from pellucid.errors import CheckError, CheckFailed
-from pellucid.masks import Causal, Padding
+from pellucid.masks import Causal, Padding, Prefix, Window
 from pellucid.model import MultiHeadAttention, Transformer
 from pellucid.model.positions import First, Positions, Sinusoidal
 
@@ -125,7 +126,7 @@ def test_influence_needs_outputs_at_positions_that_depend_on_something(
 
 def test_a_module_that_cannot_be_copied_is_refused() -> None:
     module = nn.Linear(D, D)
-    module.kept = module.weight * 2
+    vars(module)["kept"] = (weight for weight in module.weight)  # a generator
     with pytest.raises(CheckError, match=r"Linear cannot be copied .*; wrap it in a function to check it"):
         check.causality(module, torch.randn(B, T, D))
 
@@ -772,7 +773,7 @@ def test_many_outputs_are_sampled_and_it_is_said() -> None:
         (lambda x: check.influence(nn.Identity(), x, rows=0), "0 rows were asked for"),
         (
             lambda x: check.influence(nn.Linear(3, 3), x),
-            r"Linear cannot be called with torch.float64 \(2, 7, 6\) \(Runtime",
+            r"Linear cannot be called with torch.float32 \(2, 7, 6\) \(Runtime",
         ),
         (
             lambda x: check.influence(lambda x: x, torch.zeros(B, T).long()),
@@ -789,5 +790,168 @@ def test_many_outputs_are_sampled_and_it_is_said() -> None:
     ],
 )
 def test_what_cannot_be_asked_is_refused(call: Callable[[Tensor], object], said: str, unchecked: None) -> None:
+    with pytest.raises(CheckError, match=said):
+        call(torch.randn(B, T, D))
+
+
+# --- modules as people have them --------------------------------------------------------------------------------
+
+
+class Changed(nn.Module):
+    """A linear map that does `what` to what it is given, or to what it keeps."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what, self.calls, self.linear = what, 0, nn.Linear(D, D)
+
+    def forward(self, x: Tensor, lengths: Any = None) -> Tensor:
+        if self.what == "input in place":
+            x += 1
+        y: Tensor = self.linear(x).sigmoid()
+        if self.what == "activation in place":
+            y.mul_(2)
+        if self.what == "counts":
+            self.calls += 1
+            y = y * self.calls
+        if self.what == "keeps":
+            vars(self)["last"] = y
+        if self.what == "seven at most":
+            assert x.shape[1] <= T
+        if self.what == "NaN in the first row":
+            y = y.masked_fill(torch.arange(x.shape[1])[:, None] == 0, float("nan"))
+        return y
+
+
+@pytest.mark.parametrize("what", ["input in place", "activation in place", "keeps", "seven at most"])
+def test_a_habit_is_no_fault(what: str, unchecked: None) -> None:
+    module, x = Changed(what), torch.randn(B, T, D)
+    module(x.clone())
+    kept = x.clone()
+    assert check.causality(module, x)
+    assert check.batching(module, x)
+    assert check.independence(module, x)
+    assert check.padding(module, x, LENGTHS)
+    assert torch.equal(x, kept)
+
+
+def test_a_length_that_a_module_refuses_is_a_note(unchecked: None) -> None:
+    report = check.padding(Changed("seven at most"), torch.randn(B, T, D), LENGTHS)
+    assert report.notes[0].startswith(
+        "the module does not take more padding (Changed cannot be called with torch.float"
+    )
+
+
+def test_what_a_call_leaves_to_the_next_is_named(unchecked: None) -> None:
+    module, x = Changed("counts"), torch.randn(B, T, D)
+    for report in (check.causality(module, x), check.batching(module, x), check.padding(module, x, LENGTHS)):
+        assert failed(report) == ("two calls with the same input and random numbers differ",)
+        assert report.advice.startswith("state: a call leaves something to the next")
+
+
+def test_rows_that_are_no_numbers_are_not_laid_on_other_samples(unchecked: None) -> None:
+    module, x = Changed("NaN in the first row"), torch.randn(B, T, D)
+    assert check.independence(module, x)
+    assert check.batching(module, x)
+    assert failed(check.causality(module, x)) == ("output 0 is not finite",)
+    assert failed(check.sees(module, x, Window(0, 0))) == ("output 0 is not finite",)
+
+
+def test_roundings_are_no_path(unchecked: None) -> None:
+    class Fourier(nn.Module):
+        def __init__(self, *, single: bool) -> None:
+            super().__init__()
+            self.single, self.kernel = single, nn.Parameter(torch.randn(T, D))
+
+        def forward(self, x: Tensor) -> Tensor:
+            given = x.float() if self.single else x
+            spectra = torch.fft.rfft(given, 2 * T, dim=1) * torch.fft.rfft(self.kernel.to(given), 2 * T, dim=0)
+            smoothed: Tensor = torch.fft.irfft(spectra, 2 * T, dim=1)
+            return smoothed[:, :T].to(x)
+
+    x, causal = torch.randn(B, T, D), torch.ones(T, T).tril().bool()
+    assert torch.equal(check.influence(Fourier(single=False), x), causal)
+    for single in (False, True):
+        assert check.causality(Fourier(single=single), x)
+        assert check.sees(Fourier(single=single), x, Causal())
+
+
+def test_checks_may_be_called_without_gradients(unchecked: None) -> None:
+    x = torch.randn(B, T, D)
+    with torch.no_grad():
+        assert not check.causality(Shifted(1), x)
+        assert check.gradients(nn.Linear(D, D), x)
+        assert check.overfit(nn.Linear(D, D), x)
+    with torch.inference_mode():
+        assert not check.causality(Shifted(1), x)
+        assert check.influence(Shifted(0), x).sum() == T * (T + 1) // 2
+
+
+def test_modules_that_a_function_finds_in_a_list_or_an_object_are_left_as_they_were() -> None:
+    norm, x = nn.BatchNorm1d(T).train(), torch.randn(B, T, D)
+    held, boxed = {"norm": [norm]}, functools.partial(lambda parts, x: parts[0](x), (norm,))
+    assert not check.batching(lambda x: 2 * held["norm"][0](x), x)
+    assert not check.batching(boxed, x)
+    assert norm.num_batches_tracked == 0
+
+
+def test_the_mask_of_another_sample_is_named(unchecked: None) -> None:
+    def attended(x: Tensor, mask: Tensor) -> Tensor:
+        return (x @ x.mT).masked_fill(~mask, -1e9).softmax(dim=-1) @ x
+
+    x, meant = torch.randn(B, T, D) / 4, Causal() | Prefix((4, 1))
+    seen = meant.dense(T, T)[:, 0]
+    assert check.sees(lambda x: attended(x, seen), x, meant)
+    report = check.sees(lambda x: attended(x, seen.flip(0)), x, meant)
+    assert failed(report)
+    assert report.advice.startswith("batch axis: a sample has the mask of another")
+    window = (Causal() & Window(1, 0)).dense(T, T)[:, 0]
+    report = check.sees(lambda x: attended(attended(x, window), window), x, Causal() & Window(1, 0))
+    assert report.advice == "several layers see through each other; say how many: layers=2"
+    report = check.sees(lambda x: attended(x, window.mT), x, Causal() & Window(1, 0))
+    assert report.advice.startswith("queries and keys are exchanged in the mask of the module")
+
+
+class Script(nn.Module):
+    """Hands out parameters that cannot be frozen, as a script of torch.jit does."""
+
+    def parameters(self, recurse: bool = True) -> Any:
+        return iter([nn.Parameter(torch.ones(3)) * 2])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda x: check.independence(nn.Identity(), x, tolerance=float("nan")),
+            "a tolerance of nan was given, but it is a",
+        ),
+        (lambda x: check.parity(nn.Identity(), nn.Identity(), x, tolerance=-1), "a tolerance of -1 was given"),
+        (
+            lambda x: check.causality(nn.Identity(), x[:, :1]),
+            "causality was given one position, which has no other to see",
+        ),
+        (lambda x: check.batching(nn.Identity(), x[:, :0]), r"input 0 of shape \(2, 0, 6\) is empty; give numbers"),
+        (
+            lambda x: check.causality(nn.Identity(), x * float("nan")),
+            r"input 0 of shape \(2, 7, 6\) holds NaN or infinity",
+        ),
+        (lambda x: check.batching(Centred(), x, lengths=(0, 0)), "all samples of an input are padding"),
+        (
+            lambda x: check.batching(Centred(), x, lengths=cast("Any", 7)),
+            "lengths were given as int; give those of each",
+        ),
+        (lambda x: check.padding(Centred(), x, (5.5, 3)), r"lengths \(5.5, 3\) were given; give whole numbers"),
+        (lambda x: check.sees(nn.Identity(), x, Causal(), layers=cast("Any", 2.5)), "was given Causal and 2.5 layers"),
+        (
+            lambda x: check.influence(nn.Identity(), x, rows=cast("Any", 2.5)),
+            "rows were given as float; give positions in",
+        ),
+        (lambda x: check.causality(Script(), x), "cannot be frozen .*; give the module that it was made of"),
+    ],
+)
+def test_what_could_not_fail_is_refused(call: Callable[[Tensor], object], said: str, unchecked: None) -> None:
     with pytest.raises(CheckError, match=said):
         call(torch.randn(B, T, D))

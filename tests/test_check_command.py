@@ -223,7 +223,7 @@ SLIPS = {
     "no_such:Net --causal --shape 2,5,6": "there is no package 'no_such' in this folder or among those installed; give",
     "model.py:Causal --causal": "no inputs were described; give --shape 2,12,64 (samples, positions, width), or --ids",
     "model.py:Causal --causal --shape 2x5x6": "--shape was given '2x5x6'; write samples, positions and what else",
-    "model.py:Causal --causal --shape 2,5,7": "model.py:Causal: Causal cannot be called with torch.float64 (2, 5, 7) (",
+    "model.py:Causal --causal --shape 2,5,7": "model.py:Causal: Causal cannot be called with torch.float32 (2, 5, 7) (",
     "model.py:Tokens --causal --ids 1": "--ids was given 1, but ids are drawn from 1 to one less; give the size",
     "model.py:Tokens --causal --ids many": "invalid value for '--ids': ",
     "model.py:Tokens --causal --ids 12 --shape 7,97": "model.py:Tokens: Tokens cannot be called with torch.int64 (7, 97) (",

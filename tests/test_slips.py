@@ -64,8 +64,8 @@ SLIPS = [
     ("model.stacks(zeros(2, 5, 64), zeros(3, 7, 64), seq2seq())", "ShapeError", "with one target for each source"),
     ("model.stacks(zeros(2, 5, 64), zeros(2, 7, 63), seq2seq())", "ShapeError", "give (batch, length, 64)"),
     ("model.stacks(zeros(5, 64), zeros(7, 64), seq2seq())", "ShapeError", "sources (5, 64) and targets (7, 64)"),
-    ("check.causality(nn.Linear(3, 3), ids(2, 5))", "CheckError", "Linear cannot be called with torch.int64 (2, 5)"),
-    ("check.influence(nn.Linear(3, 3), zeros(5, 3))", "CheckError", "gradients need floats (batch, length, width)"),
+    ("check.causality(nn.Linear(3, 3), ids(2, 5))", "CallError", "Linear cannot be called with torch.int64 (2, 5)"),
+    ("check.influence(nn.Linear(3, 3), zeros(2, 5, 3), of=1)", "CheckError", "a check of input 1 was given Tensor"),
 ]
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from pellucid.check.looked import Looked
 from pellucid.check.where import Culprit
 
-__all__ = ["BLIND_ROWS", "SLIPS", "of_batch", "of_padding", "of_sight"]
+__all__ = ["BLIND_ROWS", "MORE_LAYERS", "OTHER_SAMPLE", "SLIPS", "of_batch", "of_padding", "of_sight"]
 
 SLIPS = {
     "batch norm": "normalisation over time: {name} takes its statistics over all positions and samples while it trains; "
@@ -22,6 +22,7 @@ SLIPS = {
     "float mask of 0 and 1": "a float mask of 0 and 1 is added to the scores in {name}, which hides nothing; hand over a "
     "boolean mask, or one that is -inf where nothing may be seen",
     "convolution": "the convolution {name} looks ahead; pad (kernel_size - 1) * dilation on the left only",
+    "pool of neighbours": "{name} takes a mean or a largest of neighbours on both sides; let it end at each position",
     "bidirectional": "{name} also runs from the end to the beginning; make it bidirectional=False",
 }
 """What is said of each clue; {name} is the submodule."""
@@ -33,6 +34,10 @@ POLARITY = (
 AHEAD = (
     "off by one: the mask of {name} is shifted, so that each query sees the next key, too; allow k <= q: "
     "torch.tril(ones), or block torch.triu(ones, diagonal=1)"
+)
+SHIFTED = (
+    "off by one: {name} sees ahead, by the same number of positions everywhere; look there for a mask that is shifted, a "
+    "roll, a shift to the left, or padding on both sides"
 )
 BEHIND = (
     "off by one: the mask of {name} is shifted, so that no query sees its own key; allow k <= q: torch.tril(ones), or "
@@ -50,6 +55,15 @@ ONE_LAYER = (
     "mask not applied in layer {layer}: the layers before it keep the promise, and {name} looks at every position; hand "
     "the mask to every layer"
 )
+OTHER_SAMPLE = (
+    "batch axis: a sample has the mask of another; see that masks and samples stand in the same order, and that one mask "
+    "is not used for all of them"
+)
+TRANSPOSED = (
+    "queries and keys are exchanged in the mask of {name}; its rows are queries and its columns keys: hand over mask.mT"
+)
+MORE_LAYERS = "several layers see through each other; say how many: layers={layers}"
+INSIDE = "; a function cannot be looked into, so give the module itself to be told where"
 BLIND_ROWS = (
     "a row that sees nothing gives no number: let it see something, or give zeros for it; a mask of -1e9 that is added "
     "twice, or in float16, is -inf too"
@@ -70,6 +84,8 @@ def of_sight(looked: Looked, culprit: Culprit | None) -> str:
     for clue in clues:
         if clue in SLIPS and not (clue == "pool over positions" and said in (POLARITY, AHEAD)):
             return SLIPS[clue].format(name=name)
+    if said == AHEAD and culprit and culprit.name and "attention" not in clues:
+        said = SHIFTED
     if said:
         return said.format(name=name)
     if not looked.leaks.any():
@@ -77,12 +93,12 @@ def of_sight(looked: Looked, culprit: Culprit | None) -> str:
             f"the module sees less than it should; see that {name} is not given a mask that hides more than was meant"
         )
     everything = bool((looked.found | ~looked.leaks.any(dim=1)[:, None]).all())
-    if everything and ("attention" in clues or culprit is None):
+    if everything and "attention" in clues:
         layer = LAYER.search(culprit.name) if culprit else None
         return ONE_LAYER.format(layer=layer[1], name=name) if layer and int(layer[1]) else UNMASKED.format(name=name)
     return (
         f"{name} mixes positions: look there for a mask that is not applied, a norm, a mean or a largest over time, a "
-        "roll, a flip or a shift to the left"
+        "roll, a flip or a shift to the left" + ("" if culprit else INSIDE)
     )
 
 
@@ -99,10 +115,13 @@ def _shape(looked: Looked) -> str:
     wrong, right = ~allowed & clear, allowed & clear
     if (leaks & clear).any() and right.any() and not (found & right).any() and bool((found >= wrong).all()):
         return POLARITY
+    if leaks.any() and found.shape[0] == found.shape[1] and torch.equal(found | ~others, allowed.mT | ~others):
+        return TRANSPOSED
     if not bool(causal.all()):
         return ""
     reach = int(torch.where(leaks, inputs - place, 0).max())
-    if 0 < reach <= max(1, found.shape[1] // 3) and torch.equal(leaks, (inputs > place) & (inputs <= place + reach)):
+    even = torch.equal(leaks, (inputs > place) & (inputs <= place + reach))
+    if 0 < reach <= max(1, found.shape[1] // 3) and even:
         return AHEAD
     own = (~others & ~found).any(dim=1) | blind
     if own.all() and not (leaks & clear).any() and not (looked.missing & others).any():

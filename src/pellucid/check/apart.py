@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
-__all__ = ["apart", "farthest", "scale"]
+from pellucid.errors import CheckError
+
+__all__ = ["allowed_distance", "apart", "farthest", "moved", "scale"]
 
 
 def apart(one: Tensor, other: Tensor) -> Tensor:
@@ -13,6 +15,22 @@ def apart(one: Tensor, other: Tensor) -> Tensor:
     """
     distance = (one.detach().double() - other.detach().double()).abs()
     return distance.nan_to_num(nan=float("inf"), posinf=float("inf"))
+
+
+def moved(one: Tensor, other: Tensor) -> Tensor:
+    """The distance by which what is no number on both sides has not moved."""
+    return torch.where(one.isnan() & other.isnan(), 0.0, apart(one, other))
+
+
+def allowed_distance(tolerance: float | None, usual: float) -> float:
+    """The tolerance that was given, or the usual one.
+
+    Raises:
+        CheckError: it is no distance, so that a check by it could not fail, or not pass.
+    """
+    if tolerance is not None and not 0 <= tolerance < float("inf"):
+        raise CheckError(f"a tolerance of {tolerance} was given, but it is a distance; give a number from 0 on")
+    return usual if tolerance is None else tolerance
 
 
 def scale(output: Tensor) -> float:

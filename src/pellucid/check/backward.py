@@ -93,6 +93,9 @@ def _whole(probe: Probe) -> Probe:
     return replace(probe, called=torch.enable_grad()(whole))
 
 
+IN_PLACE = "in-place: what the backward pass needs was changed meanwhile; write y = y * 2 rather than y.mul_(2)"
+
+
 @dataclass(frozen=True, slots=True)
 class _Backward:
     """The backward pass of a module, run one way."""
@@ -111,13 +114,13 @@ class _Backward:
         if not value.requires_grad:
             found = "no gradient leads from the output to any parameter or input"
             return Report("gradients", ASKED, (found,), advice=_cut([], owners, everything=True))
-        found_by = dict(
-            zip(
-                tensors,
-                torch.autograd.grad(value, list(tensors.values()), retain_graph=True, allow_unused=True),
-                strict=True,
-            )
-        )
+        try:
+            with self.probe.mode():
+                slopes_of = torch.autograd.grad(value, list(tensors.values()), retain_graph=True, allow_unused=True)
+        except RuntimeError as error:
+            found = f"the backward pass fails ({type(error).__name__}: {' '.join(str(error).split())})"
+            return Report("gradients", ASKED, (found,), advice=IN_PLACE if "inplace" in found else "")
+        found_by = dict(zip(tensors, slopes_of, strict=True))
         missing, notes = self._missing([name for name in self.wanted if found_by[name] is None], owners)
         slopes = {name: slope for name, slope in found_by.items() if slope is not None}
         zero = [name for name in self.wanted if name in slopes and not slopes[name].any()]

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from pellucid.check.advice import of_batch
-from pellucid.check.apart import apart, farthest, scale
+from pellucid.check.apart import allowed_distance, farthest, moved, scale
 from pellucid.check.calling import Call
 from pellucid.check.dropout import left_on
 from pellucid.check.lengths import Told, fitting, numbers_of, telling
@@ -74,7 +74,7 @@ def _measured(batch: "_Batch", tolerance: float | None) -> Report:
         "in another order": [shuffled[order.index(sample)] for sample in range(batch.samples)],
     }
     real = _real(others["alone"], batch.sizes[-1])
-    allowed = tolerance if tolerance is not None else batch.probe.tolerance * scale(together)
+    allowed = allowed_distance(tolerance, batch.probe.tolerance * scale(together))
     findings, worst = [], 0.0
     for way, outputs in others.items():
         for sample, other in enumerate(outputs):
@@ -83,6 +83,8 @@ def _measured(batch: "_Batch", tolerance: float | None) -> Report:
             if change > allowed:
                 findings.append(f"{way}, sample {sample} changes{place} by {change:.3g}")
     advice = of_batch(None, None) if findings else ""
+    if findings and batch.sizes[-1] is not None and all(finding.startswith("alone") for finding in findings):
+        advice = "padding is seen, or samples mix; check.padding tells which, and where"
     figures: dict[str, float | int | str] = {"samples": batch.samples, "largest change": worst}
     return Report("batching", ASKED, tuple(findings), figures, advice=advice)
 
@@ -148,7 +150,7 @@ def _farthest(one: Tensor, other: Tensor) -> tuple[str, float]:
             f"the module gave {tuple(one.shape)} for a sample in the batch and {tuple(other.shape)} for the same alone; "
             "give lengths, or call=, with which its outputs stand at the positions of its last input"
         )
-    distance = apart(one, other)
+    distance = moved(one, other)
     if one.dim() == 0:
         return "", float(distance)
     place, change = farthest(distance.flatten(1).amax(dim=1) if one.dim() > 1 and one.numel() else distance)
@@ -165,6 +167,8 @@ def _fitting(inputs: tuple[Any, ...], lengths: Lengths | Sequence[Lengths | None
             "each, two at least"
         )
     sizes: tuple[Any, ...]
+    if lengths is not None and (not isinstance(lengths, Tensor | Sequence) or isinstance(lengths, str)):
+        raise CheckError(f"lengths were given as {type(lengths).__name__}; give those of each sample, as in (5, 3)")
     if lengths is None:
         sizes = (None,) * len(inputs)
     elif isinstance(lengths, Tensor) or all(isinstance(one, int) for one in lengths):
@@ -177,6 +181,8 @@ def _fitting(inputs: tuple[Any, ...], lengths: Lengths | Sequence[Lengths | None
             "of each, None where one has no padding"
         )
     for value, side in zip(inputs, sizes, strict=True):
-        if side is not None:
-            fitting(value, side)
+        if side is not None and not max(fitting(value, side)):
+            raise CheckError(
+                "all samples of an input are padding, so there is nothing to check; give some of some length"
+            )
     return sizes

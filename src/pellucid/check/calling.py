@@ -60,7 +60,8 @@ def probed_input(module: Any, inputs: tuple[Any, ...], of: int | None) -> int:
     names = arguments_of(module)[: len(inputs)]
     known = [place for place, name in enumerate(names) if name in TARGETS]
     place = of if of is not None else known[0] if known and len(inputs) > 1 else len(inputs) - 1
-    if not inputs or not -len(inputs) <= place < len(inputs) or not isinstance(inputs[place], Tensor):
+    there = isinstance(place, int) and -len(inputs) <= place < len(inputs)
+    if not there or not isinstance(inputs[place], Tensor):
         given = ", ".join(type(value).__name__ for value in inputs) or "nothing"
         raise CheckError(
             f"a check of input {place} was given {given}; give the tensors that the module is called with, and of= the "

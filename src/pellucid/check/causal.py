@@ -101,7 +101,7 @@ def sees(
     if mask is None and inputs and isinstance(inputs[-1], Mask):
         *rest, mask = inputs
         inputs = tuple(rest)
-    if not isinstance(mask, Mask) or layers < 1:
+    if not isinstance(mask, Mask) or not isinstance(layers, int) or layers < 1:
         raise CheckError(
             f"sees was given {'no mask' if mask is None else type(mask).__name__} and {layers} layers; give a mask of "
             "pellucid.masks, as in sees(module, x, Causal()), and 1 layer at least"

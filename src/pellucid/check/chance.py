@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import nn
@@ -25,17 +26,19 @@ WITH_DROPOUT = {F.scaled_dot_product_attention: 4, F.multi_head_attention_forwar
 @contextmanager
 def fixed(seed: int) -> Iterator[None]:
     """Random numbers begin at a seed, and afterwards go on as though none had been drawn."""
-    state = random.getstate()
+    state, numpy_state = random.getstate(), numpy.random.get_state()
     used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(range(torch.cuda.device_count()) if used else ()):
         torch.default_generator.manual_seed(seed)  # manual_seed would queue a seed for each device that is never used
         if used:
             torch.cuda.manual_seed_all(seed)
         random.seed(seed)
+        numpy.random.seed(seed)
         try:
             yield
         finally:
             random.setstate(state)
+            numpy.random.set_state(numpy_state)
 
 
 class DropoutOff(TorchFunctionMode):

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.check.apart import apart, scale
+from pellucid.check.apart import allowed_distance, apart, scale
 from pellucid.check.calling import title
 from pellucid.check.stepping import Stepping, logits_of
-from pellucid.check.ways import Probe
+from pellucid.check.ways import CallError, Probe
 from pellucid.errors import CheckError
 
 __all__ = ["Course", "Walks", "courses"]
@@ -73,7 +73,7 @@ class Walks:
     @staticmethod
     def of(probe: Probe, stepping: Stepping, tolerance: float | None) -> "Walks":
         """With the tolerance of the probe where none is given."""
-        return Walks(probe, stepping, probe.tolerance if tolerance is None else tolerance)
+        return Walks(probe, stepping, allowed_distance(tolerance, probe.tolerance))
 
     def whole(self, *inputs: Any) -> Tensor:
         """Logits (B, T, V), all positions at once."""
@@ -133,7 +133,8 @@ class Walks:
         try:
             with torch.no_grad():
                 return replace(self.probe, called=called)(*given).detach().clone()
-        except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+        except CallError as failed:
+            error = failed.__cause__ or failed
             said = " ".join(str(error).split())
             raise CheckError(
                 f"{what} failed ({type(error).__name__}: {said}); see that it takes such inputs, or tell how it takes "

@@ -6,11 +6,17 @@ from pellucid.check.apart import apart
 from pellucid.check.report import Report
 from pellucid.check.ways import Probe
 
-__all__ = ["left_on"]
+__all__ = ["CHANGING", "STATE", "left_on"]
 
 ADVICE = (
     "dropout left on: the same call gives another output with other random numbers; pass training=self.training to "
     "F.dropout, or call eval()"
+)
+
+CHANGING = "two calls with the same input and random numbers differ"
+STATE = (
+    "state: a call leaves something to the next, a counter or a cache that is kept on the module; hand it over and back, "
+    "and see check.repeatable"
 )
 
 
@@ -21,7 +27,9 @@ def left_on(probe: Probe, name: str, asked: str) -> Report | None:
     says that nothing was compared.
     """
     with torch.no_grad():
-        one, other = probe(*probe.inputs), probe(*probe.inputs, seed=1)
+        one, same, other = (probe(*probe.inputs, seed=seed) for seed in (0, 0, 1))
+    if one.shape != same.shape or not torch.equal(one.nan_to_num(), same.nan_to_num()):
+        return Report(name, asked, (CHANGING,), advice=STATE)
     if one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num()):
         return None
     if probe.way.training:

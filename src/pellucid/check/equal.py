@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.check.apart import apart, farthest, scale
+from pellucid.check.apart import allowed_distance, apart, farthest, scale
 from pellucid.check.calling import Call, title
 from pellucid.check.report import Report
 from pellucid.check.ways import ways
@@ -59,7 +59,7 @@ def parity(
     """
     given = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     first, second = _given(ours, call, given), _given(theirs, their_call or call, given)
-    allowed = 1e-10 * max(scale(first), scale(second)) if tolerance is None else tolerance
+    allowed = allowed_distance(tolerance, 1e-10 * max(scale(first), scale(second)))
     return _compared("parity", "both must give the same outputs", first, second, allowed)
 
 

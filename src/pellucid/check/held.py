@@ -2,8 +2,9 @@
 
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -14,22 +15,33 @@ DEPTH = 3  # functions within functions that are looked into
 
 
 def modules_of(thing: Any, depth: int = DEPTH) -> list[nn.Module]:
-    """A module itself, or the modules that a function is known to hold: its own, its closure's, its globals'."""
+    """A module itself, or the modules that something holds: a function in its closure and globals, a list, an object."""
     if isinstance(thing, nn.Module):
         return [thing]
-    if depth == 0 or not callable(thing):
+    if depth == 0 or isinstance(thing, type | ModuleType):
         return []
-    held: list[Any] = []
+    return list(dict.fromkeys(module for one in _held(thing) for module in modules_of(one, depth - 1)))
+
+
+def _held(thing: Any) -> list[Any]:
+    """What something holds that may be, or hold, a module."""
+    if isinstance(thing, Mapping):
+        return list(thing.values())
+    if isinstance(thing, list | tuple | set):
+        return list(thing)
     if isinstance(thing, functools.partial):
-        held += [thing.func, *thing.args, *thing.keywords.values()]
+        return [thing.func, *thing.args, *thing.keywords.values()]
     if inspect.ismethod(thing):
-        held += [thing.__self__, thing.__func__]
+        return [thing.__self__, thing.__func__]
     if inspect.isfunction(thing):
-        held += [cell.cell_contents for cell in thing.__closure__ or () if _filled(cell)]
-        held += [thing.__globals__[name] for name in thing.__code__.co_names if name in thing.__globals__]
-        held += [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
-    found = [module for one in held if not isinstance(one, type) for module in modules_of(one, depth - 1)]
-    return list(dict.fromkeys(found))
+        names = [name for name in thing.__code__.co_names if name in thing.__globals__]
+        return [
+            *(cell.cell_contents for cell in thing.__closure__ or () if _filled(cell)),
+            *(thing.__globals__[name] for name in names),
+            *(thing.__defaults__ or ()),
+            *(thing.__kwdefaults__ or {}).values(),
+        ]
+    return list(vars(thing).values()) if callable(thing) and hasattr(thing, "__dict__") else []
 
 
 def _filled(cell: Any) -> bool:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pellucid.check.advice import of_batch
-from pellucid.check.apart import apart, farthest, scale
+from pellucid.check.apart import allowed_distance, farthest, moved, scale
 from pellucid.check.calling import Call
 from pellucid.check.dropout import left_on
 from pellucid.check.influence import sight_of
@@ -84,13 +84,13 @@ def _measured(probe: Probe, sights: list[Sight], tolerance: float | None) -> Rep
             f"the module gave {len(base)} samples for {samples}; give outputs_axis=, or call=, so that outputs have a row "
             "for each sample"
         )
-    allowed = tolerance if tolerance is not None else probe.tolerance * scale(base)
+    allowed = allowed_distance(tolerance, probe.tolerance * scale(base))
     touched, findings, worst, culprit = torch.eye(samples, dtype=torch.bool), [], 0.0, None
     for changed in range(samples):
         inputs = _with_another(probe, sights, changed)
         other = sights[-1].front(probe(*inputs))
         for sample in (one for one in range(samples) if one != changed):
-            (place, *_), change = farthest(apart(base[sample], other[sample]))
+            (place, *_), change = farthest(moved(base[sample], other[sample]))
             worst = max(worst, change)
             if change > allowed:
                 touched[sample, changed] = True

@@ -24,6 +24,7 @@ ALL_ROWS = 256
 SAMPLE = 32
 DOUBTED = 16  # rows of which all that they seem not to see is changed
 FAINTEST = 1e-30  # of the strongest dependence: less is a mask's exp(-100), not a path
+ROUNDED = 20 * torch.finfo(torch.float64).eps  # likewise: less may be the rounding of a Fourier transform
 
 
 class SampledRows(UserWarning):
@@ -47,7 +48,7 @@ def influence(
     followed from their embedding on, which is found as the nn.Embedding that is called with them. Then all that some
     outputs seem not to see gets another content at once: where one of them moves after all, by the choice of a largest
     say, or where there are no gradients, each position is changed by itself. It speaks of the given input: a path that
-    is zero there, a dead relu say, may not be seen.
+    is zero there, a dead relu say, may not be seen; nor is what weighs less than a few roundings of what weighs most.
 
     Args:
         module: any module or function.
@@ -74,7 +75,13 @@ def influence(
     """
     if method not in get_args(Method):
         raise CheckError(f"method {method!r} was given, but known are {', '.join(get_args(Method))}; choose one")
-    sight = sight_of(next(ways(module, inputs, call)), of, inputs_axis, outputs_axis)
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        sight = sight_of(next(ways(module, inputs, call)), of, inputs_axis, outputs_axis)
+        return _influence(sight, rows, method)
+
+
+def _influence(sight: Sight, rows: int | Sequence[int] | None, method: Method) -> Bool[Tensor, "rows inputs"]:
+    """What the rows of a module see."""
     outputs = sight.output().shape[1]
     chosen = sampled(outputs, rows)
     if rows is None and len(chosen) < outputs:
@@ -82,7 +89,7 @@ def influence(
             f"{len(chosen)} of {outputs} output positions were looked at, evenly spaced from the first to the last "
             f"({', '.join(map(str, chosen[:3]))} ... {chosen[-1]}); give rows=range({outputs}) for all of them",
             SampledRows,
-            stacklevel=2,
+            stacklevel=3,
         )
     strength = strengths(sight, chosen, method)
     return seen(_doubted(sight, chosen, strength) if method == "auto" else strength)[0]
@@ -127,10 +134,12 @@ def _doubted(sight: Sight, rows: list[int], strength: Float[Tensor, "samples row
     return strength
 
 
-def seen(strength: Float[Tensor, "samples rows inputs"]) -> Bool[Tensor, "samples rows inputs"]:
-    """Which of the strengths are more than nothing."""
+def seen(
+    strength: Float[Tensor, "samples rows inputs"], faintest: float = ROUNDED
+) -> Bool[Tensor, "samples rows inputs"]:
+    """Which of the strengths are more than a part of the strongest."""
     strongest = strength[strength.isfinite()]
-    return strength > FAINTEST * (float(strongest.max()) if strongest.numel() else 0.0)
+    return strength > faintest * (float(strongest.max()) if strongest.numel() else 0.0)
 
 
 def sampled(length: int, rows: int | Sequence[int] | None) -> list[int]:
@@ -139,6 +148,8 @@ def sampled(length: int, rows: int | Sequence[int] | None) -> list[int]:
     Raises:
         CheckError: one of them does not exist, or there is none.
     """
+    if rows is not None and not isinstance(rows, int | Sequence):
+        raise CheckError(f"rows were given as {type(rows).__name__}; give positions in a list, or how many of them")
     if isinstance(rows, Sequence):
         chosen = [int(row) for row in rows]
         if not chosen or min(chosen) < 0 or max(chosen) >= length:

@@ -1,6 +1,5 @@
 """Whether a module can learn a few examples by heart, which one that is put together wrongly often cannot."""
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +9,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch import Tensor, nn
 
-from pellucid.check.calling import Call, plain_call, title
+from pellucid.check.calling import Call, plain_call
 from pellucid.check.chance import DropoutOff, fixed
 from pellucid.check.lessons import IGNORED, Lessons, checked, made_up
 from pellucid.check.report import Report
-from pellucid.check.ways import Probe, Way
+from pellucid.check.ways import Probe, Way, copied
 from pellucid.errors import CheckError
 
 __all__ = ["overfit"]
@@ -75,7 +74,7 @@ def overfit(
         return Report(
             "overfit", ASKED, (found,), advice="frozen: set requires_grad on the parameters that are to learn"
         )
-    with fixed(0):
+    with torch.inference_mode(mode=False), torch.enable_grad(), fixed(0):
         pupil = _pupil(module, inputs, call)
         output = _first_output(pupil)
         lessons = (
@@ -129,28 +128,16 @@ class _Course:
 
 def _pupil(module: nn.Module, inputs: Sequence[Any], call: Call | None) -> Probe:
     """A copy in training mode and float32."""
-    try:
-        copied = copy.deepcopy(module).float().train()
-    except (RuntimeError, TypeError) as error:
-        raise CheckError(
-            f"{title(module)} cannot be copied ({error}); make it anew in a function, and give what that makes"
-        ) from None
+    pupil = copied(module).float().train()
     given = [value.detach().clone() if isinstance(value, Tensor) else value for value in inputs]
     floats = tuple(
         value.float() if isinstance(value, Tensor) and value.is_floating_point() else value for value in given
     )
-    return Probe(copied, floats, Way(training=True, dtype=torch.float32), plain_call(call))
+    return Probe(pupil, floats, Way(training=True, dtype=torch.float32), plain_call(call))
 
 
 def _first_output(pupil: Probe) -> Tensor:
-    try:
-        return pupil(*_clones(pupil.inputs)).detach()
-    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
-        said = " ".join(str(error).split())
-        raise CheckError(
-            f"{title(pupil.module)} cannot be called with these inputs in float32 ({type(error).__name__}: {said}); give "
-            "inputs that it takes, or call=lambda module, *inputs: ... that calls it"
-        ) from error
+    return pupil(*_clones(pupil.inputs)).detach()
 
 
 def _trained(pupil: Probe, lessons: Lessons, loss: Loss | None, rate: float, steps: int) -> _Course:
@@ -168,7 +155,11 @@ def _trained(pupil: Probe, lessons: Lessons, loss: Loss | None, rate: float, ste
             if not value.requires_grad or not learned < losses[-1] < math.inf or step == steps:
                 break
             optimizer.zero_grad()
-            value.backward()  # type: ignore[no-untyped-call]
+            try:
+                value.backward()  # type: ignore[no-untyped-call]
+            except RuntimeError as error:
+                said = " ".join(str(error).split())
+                raise CheckError(f"the backward pass fails ({said}); see what check.gradients says of it") from error
             stuck = stuck if step else [name for name, one in named.items() if one.grad is None]
             optimizer.step()
     deaf = not value.requires_grad

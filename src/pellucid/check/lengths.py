@@ -90,6 +90,8 @@ def fitting(value: Tensor, lengths: Any) -> list[int]:
     Raises:
         CheckError: they do not.
     """
+    if any(int(length) != length for length in lengths):
+        raise CheckError(f"lengths {tuple(lengths)} were given; give whole numbers")
     numbers = numbers_of(lengths)
     longest = value.shape[1] if value.dim() > 1 else 0
     if len(numbers) != len(value) or not numbers or min(numbers) < 0 or max(numbers) > longest:

@@ -1,6 +1,5 @@
 """What a module is to learn by heart: the labels, given or made up, and how well anybody could know them."""
 
-import copy
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pellucid.check.ways import Probe
+from pellucid.check.ways import Probe, copied
 from pellucid.errors import CheckError
 
 __all__ = ["IGNORED", "Lessons", "checked", "made_up"]
@@ -71,7 +70,7 @@ def made_up(pupil: Probe, output: Tensor) -> Lessons:
         if output.shape[:-1] == x.shape[:1]:
             told = torch.unique(x, dim=0, return_inverse=True)[1] % classes
             return replace(_of_classes(pupil.inputs, told), best=0.0, contradictions=(), notes=())
-    teacher = replace(pupil, module=copy.deepcopy(pupil.module))
+    teacher = replace(pupil, module=copied(pupil.module))
     with torch.no_grad():
         for one in teacher.module.parameters():
             if one.requires_grad:

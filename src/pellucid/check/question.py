@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pellucid.check.advice import BLIND_ROWS, of_sight
-from pellucid.check.influence import sampled, seen, strengths
+from pellucid.check.advice import BLIND_ROWS, MORE_LAYERS, OTHER_SAMPLE, of_sight
+from pellucid.check.dropout import CHANGING, STATE
+from pellucid.check.influence import FAINTEST, sampled, seen, strengths
 from pellucid.check.looked import Looked, lacking, leaking, positions
 from pellucid.check.report import Report
 from pellucid.check.sight import Sight
@@ -20,6 +21,7 @@ from pellucid.masks import Mask
 __all__ = ["Question"]
 
 TAILS = 16  # output positions whose hidden inputs are changed, all at once
+MOST_LAYERS = 12  # that are tried as a reason for what is seen beyond a mask
 COLUMNS = 64  # inputs that are changed one by one, where gradients show nothing
 
 Cells = Bool[Tensor, "samples rows inputs"]
@@ -51,16 +53,25 @@ class Question:
     def report(self) -> Report:
         """Measure, and say what was found."""
         base = self.sight.output()
+        again = self.sight.output()
+        if base.shape != again.shape or not torch.equal(base.nan_to_num(), again.nan_to_num()):
+            return Report(self.name, self.asked, (CHANGING,), advice=STATE)
         rows = sampled(base.shape[1], self.chosen)
+        if self.sight.length < 2:
+            raise CheckError(f"{self.name} was given one position, which has no other to see; give several")
         allowed, wanted = self._meant(base, rows)
         moved = self._moved(base, rows, allowed)
         odd = [rows[at] for at in (~base.isfinite().all(dim=-1)[:, rows]).any(dim=0).nonzero().flatten().tolist()]
         if not (moved or odd or self.sight.probe.first):
             return Report(self.name, self.asked)
+        if self.sight.probe.told and (moved or odd):
+            return Report(self.name, self.asked, ("here, too",))  # whose words are those of the first way
         strength = self._strengths(rows, allowed, moved)
         strength[:, [at for at, row in enumerate(rows) if row in odd]] = 0.0  # what is no number says nothing
         leaks = self._leaks(strength, allowed)
-        missing = self._missing(rows, wanted & ~seen(strength)) if self.both else torch.zeros_like(leaks)
+        lacks = wanted & ~seen(strength, FAINTEST)
+        lacks[:, [at for at, row in enumerate(rows) if row in odd]] = False
+        missing = self._missing(rows, lacks) if self.both else torch.zeros_like(leaks)
         findings = [*leaking(leaks, strength, rows), *lacking(missing, rows)]
         if moved and not leaks.any():
             findings.append(f"{positions('output', moved)} move when all that is hidden from them is changed together")
@@ -69,10 +80,12 @@ class Question:
         figures = self._figures(base, rows, leaks, missing)
         if not findings:
             return Report(self.name, self.asked, (), figures)
-        at = int((leaks | missing).flatten(1).any(dim=1).int().argmax())
+        at = int((leaks if leaks.any() else missing).flatten(1).any(dim=1).int().argmax())
         looked = Looked((seen(strength) & allowed | leaks)[at], allowed[at], missing[at], rows)
         culprit = self._culprit(base, leaks, rows)
-        advice = of_sight(self._of_culprit(culprit, base, rows, at) or looked, culprit)
+        advice = self._slip(looked, allowed, base, rows, at) or of_sight(
+            self._of_culprit(culprit, base, rows, at) or looked, culprit
+        )
         if not (leaks.any() or missing.any() or moved):
             advice = BLIND_ROWS
         return Report(self.name, self.asked, tuple(findings), figures, looked.picture(), str(culprit or ""), advice)
@@ -135,8 +148,8 @@ class Question:
         """What is seen though it must not be; roundings of the strongest dependence are no leak."""
         strongest = strength[strength.isfinite()]
         dtype = self.sight.probe.way.dtype or own_dtype(self.sight.probe.module, self.sight.probe.inputs)
-        floor = 20 * torch.finfo(dtype).eps * (float(strongest.max()) if strongest.numel() else 0.0)
-        return (strength > floor) & ~allowed
+        eps = max(torch.finfo(dtype).eps, self.sight.probe.eps)
+        return (strength > 20 * eps * (float(strongest.max()) if strongest.numel() else 0.0)) & ~allowed
 
     def _missing(self, rows: list[int], lacks: Cells) -> Cells:
         """What should be seen and is not: neither by gradient nor by a change, of some inputs where there are many."""
@@ -161,6 +174,22 @@ class Question:
         kept[:, rows[at]] = hidden.any(dim=1).expand(sight.samples)
         part = part_at_positions(kept, sight.axis)
         return first_broken(sight.probe, tuple(inputs), part, sight.length)
+
+    def _slip(self, looked: Looked, allowed: Cells, base: Tensor, rows: list[int], sample: int) -> str:
+        """The slip that what was meant tells: the mask of another sample, or more layers than were said."""
+        itself = torch.tensor(rows)[:, None] == torch.arange(self.sight.length)[None]
+        for other, meant in enumerate(allowed):
+            if other != sample and not meant.all() and torch.equal(looked.found | itself, meant | itself):
+                return OTHER_SAMPLE
+        if self.name != "sees" or base.shape[1] != self.sight.length or looked.missing.any():
+            return ""
+        once = self._once(base)[sample if len(allowed) > 1 else 0] | torch.eye(self.sight.length, dtype=torch.bool)
+        reach = once
+        for layers in range(2, MOST_LAYERS + 1):
+            reach = _through(once, reach)
+            if layers > self.layers and bool((looked.found <= reach[rows]).all()) and not reach.all():
+                return MORE_LAYERS.format(layers=layers)
+        return ""
 
     def _of_culprit(self, culprit: Culprit | None, base: Tensor, rows: list[int], sample: int) -> Looked | None:
         """What the culprit by itself sees; None where that cannot be told."""

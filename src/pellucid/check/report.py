@@ -68,4 +68,4 @@ class Report:
 
 
 def _figure(value: float | int | str) -> str:
-    return value if isinstance(value, str) else f"{value:.3g}"
+    return f"{value:.3g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pellucid.check.apart import apart, scale
+from pellucid.check.apart import moved, scale
 from pellucid.check.slopes import leaves_of, slopes
 from pellucid.check.ways import Probe
 from pellucid.errors import CheckError
@@ -107,7 +107,8 @@ class Sight:
             noise = torch.randn(views.shape, generator=generator, dtype=torch.float64).to(views)
             sums.append((views * noise).sum(-1)[:, list(rows)])
         asked = torch.stack(sums)  # probes, samples, rows
-        found = slopes(asked.flatten(), leaves)
+        with self.probe.mode():
+            found = slopes(asked.flatten(), leaves)
         if found is None:
             return None
         seen = torch.stack([self._strongest(slope, asked) for slope in found]).amax(dim=0)
@@ -129,13 +130,13 @@ class Sight:
     def by_change(self, rows: Sequence[int], columns: Sequence[int], *, by_sample: bool = False) -> Strengths:
         """How far each row moves where an input position gets another content; (samples, rows, columns)."""
         base = self.output()
-        moved = []
+        changes = []
         for column in columns:
             hidden = torch.zeros(1, self.length, dtype=torch.bool)
             hidden[0, column] = True
             each = torch.stack([self.moves(base, hidden, draw)[:, list(rows)] for draw in range(PROBES)]).amax(dim=0)
-            moved.append(each if by_sample else each.amax(dim=0, keepdim=True))
-        return torch.stack(moved, dim=-1)
+            changes.append(each if by_sample else each.amax(dim=0, keepdim=True))
+        return torch.stack(changes, dim=-1)
 
     def moves(
         self, base: Tensor, chosen: Bool[Tensor, "_samples inputs"], draw: int = 0
@@ -150,10 +151,9 @@ class Sight:
                 f"the module gave {tuple(base.shape)}, and {tuple(other.shape)} once the content of its input was another; "
                 "give call= that hands back outputs of one shape"
             )
-        distance = apart(base, other)
-        distance[base.isnan() & other.isnan()] = 0.0  # what was no number before says nothing of what is seen
-        moved = distance.amax(dim=-1) if distance.shape[-1] else distance.sum(dim=-1)
-        return torch.where(moved > self.probe.tolerance * scale(base), moved, 0.0)
+        distance = moved(base, other)
+        farthest = distance.amax(dim=-1) if distance.shape[-1] else distance.sum(dim=-1)
+        return torch.where(farthest > self.probe.tolerance * scale(base), farthest, 0.0)
 
     def changed(self, chosen: Bool[Tensor, "_samples inputs"], draw: int = 0) -> Tensor:
         """The input with another content at the chosen positions, where each number or id is another.
@@ -168,7 +168,7 @@ class Sight:
             other = x + spread * (1 + torch.randn(x.shape, generator=generator).abs()).to(x)
         else:
             known = _known_ids(x)
-            places = torch.searchsorted(known, x.clamp(min=int(known[0])))
+            places = torch.searchsorted(known, x.clamp(min=int(known[0])).contiguous())
             turned = torch.randint(1, len(known), x.shape, generator=generator).to(x.device)
             other = known[(places + turned) % len(known)].to(x.dtype)
         where = chosen.expand(self.samples, -1).to(x.device)

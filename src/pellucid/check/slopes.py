@@ -42,12 +42,21 @@ def _together(asked: Tensor, leaves: list[Tensor], part: Tensor) -> Sequence[Ten
             found: Sequence[Tensor | None] = torch.autograd.grad(asked, leaves, part, is_grads_batched=True, **options)
             return found
     except RuntimeError:
-        each = [torch.autograd.grad(asked, leaves, row, **options) for row in part]
+        each = [_alone(asked, leaves, row) for row in part]
         return [
             None if all(one is None for one in slopes)
             else torch.stack([torch.zeros_like(leaf) if one is None else one for one in slopes])
             for leaf, slopes in zip(leaves, zip(*each, strict=True), strict=True)
         ]  # fmt: skip
+
+
+def _alone(asked: Tensor, leaves: list[Tensor], row: Tensor) -> Sequence[Tensor | None]:
+    """One backward pass, or none where a module has none: what was needed for it was changed in place, say."""
+    try:
+        found: Sequence[Tensor | None] = torch.autograd.grad(asked, leaves, row, retain_graph=True, allow_unused=True)
+    except RuntimeError:
+        return [None] * len(leaves)
+    return found
 
 
 @contextmanager
@@ -63,8 +72,8 @@ def leaves_of(probe: Probe, of: int) -> Iterator[tuple[list[Any], list[Tensor]]]
 
     def embed(_: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor | None:
         ids = given[0] if given else None
-        if not isinstance(ids, Tensor) or ids.shape != x.shape:
-            return None
+        if not isinstance(ids, Tensor) or ids.shape != x.shape or output.shape[: x.dim()] != x.shape:
+            return None  # a table of positions, say, that asks ids for their number alone
         if ids.data_ptr() != x.data_ptr() and (twins or not torch.equal(ids, x)):
             return None
         leaves.append(output.detach().clone().requires_grad_())

@@ -1,6 +1,5 @@
 """Whether the same call gives the same answer, and leaves what a module holds, and what it was given, as it was."""
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from pellucid.check.calling import Call, title
 from pellucid.check.chance import fixed
 from pellucid.check.held import kept_as_they_were, modules_of
 from pellucid.check.report import Report
-from pellucid.check.ways import Probe, ways
+from pellucid.check.ways import Probe, copied, ways
 
 __all__ = ["repeatable"]
 
@@ -28,7 +27,7 @@ KEPT = (
 _Calls = list[tuple[str, list[Tensor], list[Tensor]]]
 """Calls of submodules: the name, what went in and what came out."""
 
-ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AttributeError)
+ERRORS = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
 
 
 def repeatable(module: Any, *inputs: Any, call: Call | None = None) -> Report:
@@ -73,8 +72,8 @@ class _Subject:
     def fresh(self) -> Iterator["_Run"]:
         """What has not been called since it was handed over; what a function holds is put back afterwards."""
         if isinstance(self.module, nn.Module):
-            copied = copy.deepcopy(self.module).to(self.probe.way.dtype).eval()
-            yield _Run(copied.requires_grad_(requires_grad=False), self.probe.called)
+            fresh = copied(self.module).to(self.probe.way.dtype).eval()
+            yield _Run(fresh.requires_grad_(requires_grad=False), self.probe.called)
             return
         with kept_as_they_were(self.module):
             for part in modules_of(self.module):

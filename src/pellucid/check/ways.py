@@ -20,7 +20,7 @@ from pellucid.check.report import Report
 from pellucid.check.rounding import Rounding
 from pellucid.errors import CheckError
 
-__all__ = ["Probe", "Way", "in_every_way", "own_dtype", "ways"]
+__all__ = ["CallError", "Probe", "Way", "copied", "in_every_way", "own_dtype", "ways"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class Probe:
         called: how it is called: called(module, *inputs) -> output.
         first: whether it is the first way of all, and the most exact.
         eps: how coarsely numbers of this precision are rounded somewhere inside; 0 where they are not.
+        told: whether another way has failed already, so that only whether this one does is still to be said.
     """
 
     module: Any
@@ -60,13 +61,27 @@ class Probe:
     called: Callable[..., Tensor]
     first: bool = True
     eps: float = 0.0
+    told: bool = False
 
     def __call__(self, *inputs: Any, seed: int = 0) -> Tensor:
-        """The output for these inputs, of which float tensors may want gradients."""
-        with fixed(seed), kept_as_they_were(self.module), self._mode():
-            return self.called(self.module, *inputs)
+        """The output for these inputs, of which float tensors may want gradients; none of them is changed.
 
-    def _mode(self) -> AbstractContextManager[Any]:
+        Raises:
+            CallError: the module raised.
+        """
+        given = [
+            value.clone() if isinstance(value, Tensor) and value.is_floating_point() else value for value in inputs
+        ]
+        try:
+            with fixed(seed), kept_as_they_were(self.module), self.mode():
+                return self.called(self.module, *given)
+        except CheckError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise CallError(_said(self.module, inputs, error)) from error
+
+    def mode(self) -> AbstractContextManager[Any]:
+        """In which calls are made, and what a backward pass may compute again: without dropout in training."""
         return DropoutOff(self.module) if self.way.training else nullcontext()
 
     @property
@@ -83,6 +98,10 @@ class Probe:
         with torch.no_grad():
             one, other = self(*self.inputs), self(*self.inputs, seed=1)
         return one.shape != other.shape or not torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+class CallError(CheckError, RuntimeError):
+    """What is checked raised when it was called: a wrong call, where it was the first."""
 
 
 def ways(module: Any, inputs: Sequence[Any], call: Call | None = None) -> Iterator[Probe]:
@@ -102,15 +121,27 @@ def ways(module: Any, inputs: Sequence[Any], call: Call | None = None) -> Iterat
     for training in (False, True):
         for dtype in dict.fromkeys((torch.float64, own)):
             given = tuple(_in(value, dtype) for value in inputs)
-            probe = Probe(_copy(module).to(dtype).train(training), given, Way(training, dtype), called, not found)
+            probe = Probe(_frozen(module).to(dtype).train(training), given, Way(training, dtype), called, not found)
             for ready in _running(probe, must=dtype is own):
                 found += 1
                 yield ready
 
 
 def in_every_way(module: Any, inputs: Sequence[Any], call: Call | None, measure: Callable[[Probe], Report]) -> Report:
-    """The report of the first way that fails, or of the first of all; it says how each way ended."""
-    reports = {str(probe.way): measure(probe) for probe in ways(module, inputs, call)}
+    """The report of the first way that fails, or of the first of all; it says how each way ended.
+
+    Raises:
+        CheckError: the module cannot be copied or called, or a tensor of the inputs holds nothing, or no numbers.
+    """
+    for place, value in enumerate(inputs):
+        if isinstance(value, Tensor) and (not value.numel() or not value.isfinite().all()):
+            held = "is empty" if not value.numel() else "holds NaN or infinity"
+            raise CheckError(f"input {place} of shape {tuple(value.shape)} {held}; give numbers, drawn at random say")
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        reports: dict[str, Report] = {}
+        for probe in ways(module, inputs, call):
+            failed = any(not report.passed for report in reports.values())
+            reports[str(probe.way)] = measure(replace(probe, told=failed))
     first = next((report for report in reports.values() if not report.passed), next(iter(reports.values())))
     notes = dict.fromkeys(note for report in reports.values() for note in report.notes)
     if isinstance(module, nn.Module) and not any("float64" in way for way in reports):
@@ -128,14 +159,33 @@ def own_dtype(module: Any, inputs: Sequence[Any] = ()) -> torch.dtype:
     return next((value.dtype for value in (*numbers, *given) if value.is_floating_point()), torch.get_default_dtype())
 
 
-def _copy(module: nn.Module) -> nn.Module:
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of a module; of what it keeps of a call before, an activation say, the numbers.
+
+    Raises:
+        CheckError: it cannot be copied.
+    """
+    kept = (value for part in module.modules() for value in vars(part).values())
+    memo = {id(value): value.detach().clone() for value in kept if isinstance(value, Tensor) and not value.is_leaf}
     try:
-        copied = copy.deepcopy(module)
+        return copy.deepcopy(module, memo)
     except (RuntimeError, TypeError) as error:
         raise CheckError(
             f"{type(module).__name__} cannot be copied ({error}); wrap it in a function to check it"
         ) from None
-    return copied.requires_grad_(requires_grad=False)
+
+
+def _frozen(module: nn.Module) -> nn.Module:
+    """A copy whose parameters want no gradient."""
+    frozen = copied(module)
+    try:
+        for parameter in frozen.parameters():
+            parameter.requires_grad = False
+    except RuntimeError as error:  # as of a script
+        raise CheckError(
+            f"a copy of {type(module).__name__} cannot be frozen ({error}); give the module that it was made of"
+        ) from None
+    return frozen
 
 
 def _in(value: Any, dtype: torch.dtype) -> Any:
@@ -151,16 +201,20 @@ def _running(probe: Probe, *, must: bool) -> Iterator[Probe]:
     try:
         with torch.no_grad(), Rounding() as rounding:
             probe(*probe.inputs)
-    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
-        if not must and "type" in str(error).lower():
-            return
-        given = ", ".join(_told(value) for value in probe.inputs) or "nothing"
-        said = " ".join(str(error).split())
-        raise CheckError(
-            f"{title(probe.module)} cannot be called with {given} ({type(error).__name__}: {said}); give inputs that it "
-            "takes, or call=lambda module, *inputs: ... that calls it"
-        ) from error
+    except CallError:
+        if must:
+            raise
+        return
     yield replace(probe, eps=rounding.eps)
+
+
+def _said(module: Any, inputs: Sequence[Any], error: BaseException) -> str:
+    given = ", ".join(_told(value) for value in inputs) or "nothing"
+    said = " ".join(str(error).split())
+    advice = "give inputs that it takes, or call=lambda module, *inputs: ... that calls it"
+    if "overflow" in said and "Half" in said:
+        advice = "-1e9 is more than float16 holds, so hide scores by torch.finfo(scores.dtype).min"
+    return f"{title(module)} cannot be called with {given} ({type(error).__name__}: {said}); {advice}"
 
 
 def _told(value: Any) -> str:

@@ -82,11 +82,10 @@ class Witness(TorchFunctionMode):
         if dims is None:
             return value.dim() > 1 and self.length in value.shape
         dims = (dims,) if isinstance(dims, int) else dims
+        last = value.dim() - 1
         return isinstance(dims, tuple | list) and any(
-            isinstance(dim, int) and value.dim() > 1 and value.shape[dim] == self.length and dim % value.dim() < value.dim()
-            and dim % value.dim() != value.dim() - 1
-            for dim in dims
-        )  # fmt: skip
+            isinstance(dim, int) and dim % value.dim() != last and value.shape[dim] == self.length for dim in dims
+        )
 
     def _norm_over_positions(self, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
         shape = tuple(named.get("normalized_shape", args[1] if len(args) > 1 else ()))
@@ -126,6 +125,8 @@ def clue_of(part: nn.Module) -> Clue:
         return "norm over positions"
     if isinstance(part, nn.Conv1d | nn.Conv2d):
         return "convolution"
+    if isinstance(part, nn.AvgPool1d | nn.MaxPool1d | nn.AvgPool2d | nn.MaxPool2d):
+        return "pool of neighbours"
     if isinstance(part, nn.RNNBase) and part.bidirectional:
         return "bidirectional"
     if isinstance(part, nn.modules.pooling._AdaptiveAvgPoolNd | nn.modules.pooling._AdaptiveMaxPoolNd):

@@ -107,6 +107,7 @@ def _said(outcome: "Outcome") -> tuple[str, str]:
         more = f" (and {len(report.findings) - 1} more)" * (len(report.findings) > 1)
         return "FAILED", f"{report.findings[0]}{more}"
     figures = (
-        f"{name} {value if isinstance(value, str) else format(value, '.3g')}" for name, value in report.figures.items()
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in report.figures.items()
     )
     return "passed", ", ".join(figures) or "nothing"

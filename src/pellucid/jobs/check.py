@@ -17,7 +17,7 @@ from pellucid.check.padded import padding
 from pellucid.check.report import Report
 from pellucid.check.sizes import shapes
 from pellucid.check.steady import repeatable
-from pellucid.check.ways import ways
+from pellucid.check.ways import CallError, ways
 from pellucid.errors import CheckError, ConfigError, PellucidError
 from pellucid.jobs.subject import Inputs, Subject, with_lengths
 from pellucid.jobs.target import target
@@ -196,6 +196,9 @@ def _outcomes(written: str, subject: Subject, wanted: Wanted) -> Iterator[Outcom
             continue
         try:
             report = _made(name, make, subject)
+        except CallError as error:  # though the first call has worked
+            yield Outcome(written, name, Report(name, "the module must not raise", (str(error),)), "", named)
+            continue
         except PellucidError as error:
             if named:
                 raise
@@ -213,7 +216,8 @@ def _made(name: str, make: Callable[[Subject], Any], subject: Subject) -> Any:
     """What a check gives; whatever the module raises meanwhile is a CheckError, and what we raise is not.
 
     Raises:
-        CheckError: the module raised, or the check refused it.
+        CallError: the module raised.
+        CheckError: the check refused it.
     """
     try:
         return make(subject)
@@ -226,4 +230,4 @@ def _made(name: str, make: Callable[[Subject], Any], subject: Subject) -> Any:
         if trace is None:
             raise
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise CheckError(f"the module raised in {name} ({said}); mend it, or give inputs that it takes") from error
+        raise CallError(f"the module raised in {name} ({said}); mend it, or give inputs that it takes") from error

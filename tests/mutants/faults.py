@@ -608,8 +608,8 @@ GUESTS = [
     Fault(
         "a look ahead by one is lawful",
         "check/question.py",
-        "return (strength > floor) & ~allowed",
-        "return (strength > floor) & ~allowed.roll(1, dims=2)",
+        "if strongest.numel() else 0.0)) & ~allowed",
+        "if strongest.numel() else 0.0)) & ~allowed.roll(1, dims=2)",
         "test_check.py::test_a_look_ahead_by_one_is_found",
     ),
     Fault(
@@ -636,8 +636,8 @@ GUESTS = [
     Fault(
         "the module itself is checked, not a copy",
         "check/ways.py",
-        "copied = copy.deepcopy(module)",
-        "copied = module",
+        "return copy.deepcopy(module, memo)",
+        "return module",
         "test_check.py::test_the_module_is_left_as_it_was",
     ),
     Fault(

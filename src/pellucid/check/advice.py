@@ -68,6 +68,7 @@ BLIND_ROWS = (
     "a row that sees nothing gives no number: let it see something, or give zeros for it; a mask of -1e9 that is added "
     "twice, or in float16, is -inf too"
 )
+RECURRENT = frozenset({"RNN", "GRU", "LSTM"})
 LAYER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
 
 
@@ -152,6 +153,8 @@ def of_padding(
     ):
         if clue in clues:
             return f"{SLIPS[clue].format(name=name)}; padding must be left out of it"
+    if "convolution" in clues or (culprit and culprit.kind in RECURRENT):
+        return f"{name} carries padding to real positions; set it to zero before {name}, or pack the sequences by their lengths"
     if not heeded:
         return f"padding ignored: {name} takes no notice of the lengths; hide padded keys from every query there"
     if seen is None:

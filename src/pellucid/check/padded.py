@@ -17,7 +17,7 @@ from pellucid.check.lengths import fitting, telling
 from pellucid.check.report import Report
 from pellucid.check.sight import Sight
 from pellucid.check.ways import Probe, in_every_way
-from pellucid.check.where import first_broken, part_at_positions
+from pellucid.check.where import Culprit, first_broken, given_to, part_at_positions, told_apart
 from pellucid.errors import CheckError
 from pellucid.shapes import Lengths
 
@@ -139,7 +139,7 @@ class _Padded:
         inputs = self._with(filled).probe.inputs
         kept = part_at_positions(self._real(self.sight.length), self.sight.axis, elsewhere=True)
         culprit = first_broken(self.sight.probe, inputs, kept, self.sight.length) if content else None
-        advice = of_padding(self._seen(base) if content else None, self.lengths, self._heeded(base), culprit)
+        advice = of_padding(self._seen(base) if content else None, self.lengths, self._heeded(base, culprit), culprit)
         return Report("padding", ASKED, tuple(findings), figures, "", str(culprit or ""), advice, notes=notes)
 
     def _real(self, length: int) -> Bool[Tensor, "samples positions"]:
@@ -191,13 +191,19 @@ class _Padded:
             moved &= ~torch.eye(*moved.shape[1:], dtype=torch.bool)  # each position sees itself, whatever the mask
         return moved.any(dim=1)
 
-    def _heeded(self, base: Tensor) -> bool:
-        """Whether it makes a difference which lengths the module is told."""
-        full = [self.sight.length] * self.sight.samples
+    def _heeded(self, base: Tensor, culprit: Culprit | None) -> bool:
+        """Whether it makes a difference which lengths the culprit, or else the module, is told."""
         probe = self.sight.probe
-        deaf = replace(probe, called=plain_call(self.with_lengths(full)))
-        other = replace(self.sight, probe=deaf).output()
-        return other.shape != base.shape or not torch.equal(other.nan_to_num(), base.nan_to_num())
+        for other in ([self.sight.length] * self.sight.samples, self.lengths[::-1]):
+            deaf = replace(probe, called=plain_call(self.with_lengths(other)))
+            if culprit is not None and culprit.name:
+                heeds = told_apart(given_to(probe, culprit), given_to(deaf, culprit))
+            else:
+                output = replace(self.sight, probe=deaf).output()
+                heeds = output.shape != base.shape or not torch.equal(output.nan_to_num(), base.nan_to_num())
+            if heeds:
+                return True
+        return False
 
     def _refuse(self) -> NoReturn:
         probe, x = self.sight.probe, self.sight.x

@@ -14,7 +14,7 @@ from pellucid.check.sight import Axes, Sight
 from pellucid.check.ways import Probe
 from pellucid.check.witness import Clue, Witness, clue_of
 
-__all__ = ["Culprit", "Part", "alone", "first_broken", "part_at_positions", "part_of_sample"]
+__all__ = ["Culprit", "Part", "alone", "first_broken", "given_to", "part_at_positions", "part_of_sample", "told_apart"]
 
 Part = Callable[[Tensor], Tensor | None]
 """The part of an intermediate tensor that must not change; None where it is not known to have one."""
@@ -85,13 +85,7 @@ def first_broken(probe: Probe, changed: tuple[Any, ...], part: Part, length: int
 def alone(probe: Probe, culprit: Culprit, length: int, axis: int) -> Sight | None:
     """The culprit by itself, as it sees what it was given; None where nothing of that stands at positions."""
     module = probe.module.get_submodule(culprit.name)
-    calls: list[tuple[Any, Any]] = []
-    hook = module.register_forward_pre_hook(lambda _, args, named: calls.append((args, named)), with_kwargs=True)
-    try:
-        probe(*probe.inputs)
-    finally:
-        hook.remove()
-    args, named = calls[culprit.turn]
+    args, named = given_to(probe, culprit)
     x = next((value for value in _tensors((args, named)) if _axis(value, length, axis) is not None), None)
     if x is None:
         return None
@@ -103,6 +97,29 @@ def alone(probe: Probe, culprit: Culprit, length: int, axis: int) -> Sight | Non
 
     own = replace(probe, module=module, inputs=(x.detach().clone(),), called=plain_call(called))
     return Sight(own, 0, Axes(at, at))
+
+
+def given_to(probe: Probe, culprit: Culprit) -> tuple[Any, Any]:
+    """What the culprit is called with, by place and by name."""
+    calls: list[tuple[Any, Any]] = []
+    module = probe.module.get_submodule(culprit.name)
+    hook = module.register_forward_pre_hook(lambda _, args, named: calls.append((args, named)), with_kwargs=True)
+    try:
+        probe(*probe.inputs)
+    finally:
+        hook.remove()
+    return calls[culprit.turn]
+
+
+def told_apart(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    """Whether two calls of a module differ in more than states: in a mask, in lengths."""
+    pairs = list(zip(_tensors(one), _tensors(other), strict=False))
+    widths = {left.shape[-1] for left, _ in pairs if left.is_floating_point() and left.dim() > 2}
+    return any(
+        left.shape != right.shape or not torch.equal(left, right)
+        for left, right in pairs
+        if not (left.is_floating_point() and left.dim() > 2 and left.shape[-1] == max(widths))
+    )
 
 
 def _with(value: Any, old: Tensor, new: Tensor) -> Any:

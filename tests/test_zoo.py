@@ -198,7 +198,7 @@ BROKEN = {
     ),
     "padding carried back by a recurrent layer": Broken(
         lambda: check.padding(Recurrent(bidirectional=True), states(), LENGTHS, call=lambda module, x, _: module(x)),
-        "layers carries padding to real positions; set it to zero before layers, or pack the sequences by their lengths",
+        "layers carries padding to real positions; set it to zero before layers, or pack sequences by their lengths",
         "layers (GRU)",
         "other content in the padding changes sample 1",
     ),

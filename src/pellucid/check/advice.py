@@ -154,7 +154,7 @@ def of_padding(
         if clue in clues:
             return f"{SLIPS[clue].format(name=name)}; padding must be left out of it"
     if "convolution" in clues or (culprit and culprit.kind in RECURRENT):
-        return f"{name} carries padding to real positions; set it to zero before {name}, or pack the sequences by their lengths"
+        return f"{name} carries padding to real positions; set it to zero before {name}, or pack sequences by their lengths"
     if not heeded:
         return f"padding ignored: {name} takes no notice of the lengths; hide padded keys from every query there"
     if seen is None:

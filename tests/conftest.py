@@ -10,8 +10,10 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
-# Before the first import of pellucid: from here on, each of its functions checks the shapes and types it states.
-install_import_hook("pellucid", "shape_checks.checked")
+# Before the first import of pellucid: from here on, each of its functions checks the shapes and types it states. Faults are
+# looked for without, since decorating the whole package takes longer than the test that finds one of them.
+if "PELLUCID_TESTS_UNCHECKED" not in os.environ:
+    install_import_hook("pellucid", "shape_checks.checked")
 
 
 class TorchRandom:

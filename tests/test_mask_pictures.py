@@ -190,6 +190,7 @@ def at(line: str, column: int) -> str:
 @settings(max_examples=30)
 @given(st.lists(LABELS, min_size=1, max_size=5), st.lists(LABELS, min_size=1, max_size=7), st.integers(0, 99))
 @example(["猫"], ["🙂", "", "a"], 0)
+@example(["日本"], ["", "", ""], 0)
 def test_every_mark_stands_below_its_label(rows: list[str], columns: list[str], seed: int) -> None:
     look = cells(seed, len(rows), len(columns))
     drawn = below_title(Dense(look).draw(len(rows), len(columns), query_tokens=rows, key_tokens=columns))
@@ -199,7 +200,7 @@ def test_every_mark_stands_below_its_label(rows: list[str], columns: list[str], 
         return  # numbers stand to the right
     place = max(map(cell_len, map(shown, rows))) + 1
     for number, label in enumerate(columns):
-        assert at(drawn[0] + " " * 9, place).startswith(shown(label) + " ")
+        assert at(drawn[0] + " " * 99, place).startswith(shown(label) + " ")  # drawn without spaces at its end
         marks = [at(line, place)[0] for line in drawn[1:]]
         assert marks == ["■" if seen else "·" for seen in look[:, number].tolist()]
         place += max(1, cell_len(shown(label))) + 1

@@ -37,6 +37,7 @@ def on_copy() -> Iterator[Run]:
     """Runs tests on the copy in a folder, in a process of their own, the same examples each time."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "PYTEST_"))}
     environment |= {"PYTHONPATH": str(HERE), "CI": "1", "OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment["PELLUCID_TESTS_UNCHECKED"] = "1"
     options = ["-x", "-p", "no:cacheprovider", "-p", "first_failure", "-c", str(ROOT / "pyproject.toml")]
     command = [sys.executable, str(HERE / "nursery.py")]
     pipe = subprocess.PIPE

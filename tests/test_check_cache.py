@@ -430,7 +430,7 @@ def pair() -> tuple[Tensor, Tensor]:
     return ids(length=S, vocabulary=VS), ids()
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("norm", ["pre", pytest.param("post", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_our_model_generates_what_it_is_trained_on(scheme: Scheme, norm: Norm, unchecked: None) -> None:
     model, (source, target) = network(norm, scheme), pair()

@@ -302,7 +302,14 @@ def test_positions_may_come_first() -> None:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "alibi", "t5", "none"])
+@pytest.mark.parametrize(
+    "positions",
+    [
+        "sinusoidal",
+        "rotary",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("learned", "alibi", "t5", "none")),
+    ],
+)
 def test_our_model_is_not_accused(norm: str, positions: str) -> None:
     config = ModelConfig.tiny(source_vocab_size=V, target_vocab_size=V, norm=norm, positions=positions)
     model = Transformer(config)

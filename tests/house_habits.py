@@ -14,9 +14,12 @@ MAY_TAKE_MORE = (
     "__init__",
     "attend",
     "translate",
+    "translate_lines",
+    "translations",
     "train",
     "to",
     "beam_search",
+    "sample",
 )  # and the commands in cli/; what is more is keyword-only
 # Reading one of these runs code that the file holds.
 UNSAFE_MODULES = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}

@@ -45,6 +45,9 @@ STRANGERS = (
     ("decoding.search", "model", "search knows no model"),
     ("decoding.hypotheses", "masks", "search knows no model"),
     ("decoding.hypotheses", "model", "search knows no model"),
+    ("decoding.chances", "model", "search knows no model"),
+    ("decoding.sampling", "model", "search knows no model"),
+    ("decoding.stream", "model", "search knows no model"),
 )
 GUESTS, HOSTS = ("check", "view"), ("jobs", "cli", "__init__", "__main__")
 WITHOUT_TORCH = ("errors", "version", "config", "text.corpus", "text.tokenizer")

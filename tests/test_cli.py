@@ -133,6 +133,20 @@ def test_k_candidates_are_k_lines_a_sentence(shell: Shell, run_folder: Path, k: 
     assert found == [(f"{best.score:.6f}", best.text) for one in expected for best in one.hypotheses]
 
 
+def test_translations_are_drawn_where_that_is_asked_for(shell: Shell, run_folder: Path) -> None:
+    given = [SENTENCES[3], "", SENTENCES[1]]
+    cuts = ("--temperature", 0.8, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01)
+    stdin = "\n".join(given).encode()
+    plain = shell("translate", run_folder, "--sample", "--seed", 7, stdin=stdin)
+    cut = shell("translate", run_folder, "--sample", "--seed", 7, *cuts, "--n-best", 2, stdin=stdin)
+    way = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.01}
+    expected = load(run_folder).translate(given, sampling=way, seed=7, n_best=2)
+    assert [line.split("\t", 2)[2] for line in lines(cut.out)] == [
+        best.text for one in expected for best in one.hypotheses
+    ]
+    assert lines(plain.out) == [one.text for one in load(run_folder).translate(given, sampling={}, seed=7)]
+
+
 def test_json_is_one_object_a_sentence(shell: Shell, run_folder: Path) -> None:
     given = [SENTENCES[3], "", "Straße\t“\u2028”"]
     ended = shell("translate", run_folder, "--json", "--n-best", 2, "--beam", 2, stdin="\n".join(given).encode())
@@ -395,6 +409,10 @@ SLIPS = {
     # decoding
     "translate RUN --n-best 5": "n_best is 5, but a beam of 4 gives 1 to 4 candidates; widen the beam, or ask for fewer",
     "translate RUN --length-penalty nan": "decoding: 'length_penalty' was given nan, but it should be a finite number",
+    "translate RUN --sample --beam 4": "beam was given 4 beside sampling, but a beam is not drawn; leave one of them out",
+    "translate RUN --sample --top-p 1.5": "top_p was given 1.5, but it is the probability to draw from; give a number",
+    "translate RUN --top-k 5": "--top-k was given 5, but it says how to sample; add --sample, or leave it out",
+    "translate RUN --seed 0": "--seed was given 0, but it says how to sample; add --sample, or leave it out",
     "translate RUN --input nowhere.txt": "nowhere.txt cannot be read (No such file or directory); check",
     "translate RUN --input latin.en": "line 2 of latin.en is not UTF-8 (byte 0xE9 after 3 bytes); save",
     "translate RUN --input latin.en --output new": "line 2 of latin.en is not UTF-8 (byte 0xE9 after 3 bytes); save",

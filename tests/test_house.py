@@ -60,7 +60,7 @@ PROMISED = {
     ),
     "pellucid.model": ("EncoderDecoder", "MultiHeadAttention", "Transformer", "attend"),
     "pellucid.model.positions": ("Learned", "Sinusoidal"),
-    "pellucid.decoding": ("beam_search", "greedy_search"),
+    "pellucid.decoding": ("beam_search", "greedy_search", "sample"),
     "pellucid.interop": ("from_torch", "to_torch"),
     "pellucid.check": ("cache", "causality", "padding", "parity"),
 }

@@ -3,14 +3,15 @@
 import json
 import os
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pellucid.cli.output import lines_to
-from pellucid.errors import TextError
+from pellucid.errors import DecodingError, TextError
 from pellucid.signals import stopping
 
 __all__ = ["demo", "evaluate", "info", "score", "train", "translate"]
@@ -19,6 +20,11 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
 Beam = Annotated[int | None, typer.Option(min=1, help="Hypotheses side by side; 1 is greedy. Default: the run's.")]
 Penalty = Annotated[float | None, typer.Option(help="GNMT's length penalty. Default: the run's.")]
+Temperature = Annotated[float | None, typer.Option(help="With --sample: 0 takes the likeliest. Default: 1.")]
+TopK = Annotated[int | None, typer.Option(help="With --sample: draw from the k likeliest tokens.")]
+TopP = Annotated[float | None, typer.Option(help="With --sample: from the fewest likeliest that have p together.")]
+MinP = Annotated[float | None, typer.Option(help="With --sample: from those p times as likely as the likeliest.")]
+Seed = Annotated[int | None, typer.Option(help="With --sample: the same seed draws the same. Default: a fresh one.")]
 
 
 def demo(
@@ -77,6 +83,12 @@ def translate(
     beam: Beam = None,
     length_penalty: Penalty = None,
     n_best: Annotated[int, typer.Option(min=1, help="Candidates for each line: number, score, text.")] = 1,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw translations at random, instead of a beam.")] = False,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    seed: Seed = None,
     read_ahead: Annotated[
         int | None, typer.Option(min=1, help="Lines to read before answering. Default: 1 from a terminal, else 1024.")
     ] = None,
@@ -98,16 +110,32 @@ def translate(
         n_best=n_best,
         read_ahead=read_ahead or (1 if input_ is None and sys.stdin.isatty() else READ_AHEAD),
         device=device,
+        sampling=_sampling(sample, seed, {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}),
+        seed=seed,
     )
     with lines_to(output) as write:
         for number, translation in enumerate(found, start=1):
-            if as_json:
-                write(json.dumps({"line": number, **translation.record()}, ensure_ascii=False))
-            elif n_best == 1:
-                write(translation.text)
-            else:
-                for one in translation.hypotheses:
-                    write(f"{number}\t{one.score:.6f}\t{one.text}")
+            _write(write, {"line": number, **translation.record()}, n_best, as_json=as_json)
+
+
+def _sampling(sample: bool, seed: int | None, settings: Mapping[str, float | None]) -> dict[str, float] | None:
+    """The settings of a sampling that were given, or None without --sample, where they would do nothing."""
+    for name, value in {**settings, "seed": seed}.items():
+        if value is not None and not sample:
+            option = f"--{name.replace('_', '-')}"
+            raise DecodingError(f"{option} was given {value}, but it says how to sample; add --sample, or leave it out")
+    return {name: value for name, value in settings.items() if value is not None} if sample else None
+
+
+def _write(write: Callable[[str], None], record: Mapping[str, Any], n_best: int, *, as_json: bool) -> None:
+    """Write the record of one translation in the form that was asked for."""
+    if as_json:
+        write(json.dumps(record, ensure_ascii=False))
+    elif n_best == 1:
+        write(record["text"])
+    else:
+        for one in record["hypotheses"]:
+            write(f"{record['line']}\t{one['score']:.6f}\t{one['text']}")
 
 
 def evaluate(

@@ -1,5 +1,7 @@
 """How sentences are found: searches that know no model, engines that take their steps, and text in, text out."""
 
+from pellucid.decoding.chances import Sampling
+from pellucid.decoding.sampling import sample
 from pellucid.decoding.search import Hypothesis, State, Step, beam_search, greedy_search, length_normaliser
 from pellucid.decoding.translate import READ_AHEAD, Translator, load
 from pellucid.decoding.translation import Candidate, Translation
@@ -8,6 +10,7 @@ __all__ = [
     "READ_AHEAD",
     "Candidate",
     "Hypothesis",
+    "Sampling",
     "State",
     "Step",
     "Translation",
@@ -16,4 +19,5 @@ __all__ = [
     "greedy_search",
     "length_normaliser",
     "load",
+    "sample",
 ]

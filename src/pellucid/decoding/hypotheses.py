@@ -7,12 +7,12 @@ and its `Pool` holds what grows no more.
 import bisect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pellucid.errors import DecodingError
 
-__all__ = ["Branch", "Hypothesis", "Pool", "Prefix", "Sentence", "length_normaliser"]
+__all__ = ["Branch", "Hypothesis", "Pool", "Prefix", "Sentence", "length_normaliser", "normalised"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,12 @@ def length_normaliser(n: int, length_penalty: float) -> float:
         f"length_penalty {length_penalty} over {n} tokens gives {normaliser}, which cannot divide a log-probability; "
         "give a count of tokens and a penalty nearer to 0"
     )
+
+
+def normalised(hypothesis: Hypothesis, length_penalty: float) -> Hypothesis:
+    """The same hypothesis, scored as a beam search of that penalty scores it."""
+    tokens = len(hypothesis.ids) + hypothesis.finished
+    return replace(hypothesis, score=hypothesis.log_prob / length_normaliser(tokens, length_penalty))
 
 
 class Pool:

@@ -20,7 +20,19 @@ from torch import Tensor
 from pellucid.decoding.hypotheses import Branch, Hypothesis, Pool, Sentence, length_normaliser
 from pellucid.errors import DecodingError
 
-__all__ = ["Hypothesis", "State", "Step", "beam_search", "greedy_search", "length_normaliser"]
+__all__ = [
+    "Hypothesis",
+    "State",
+    "Step",
+    "beam_search",
+    "best_tokens",
+    "check_best",
+    "check_step",
+    "greedy_search",
+    "length_normaliser",
+    "limits_of",
+    "select_rows",
+]
 
 _ROUNDING = 1e-3  # how far above zero a log-probability may stand by rounding, as an average of models does
 
@@ -50,7 +62,7 @@ class Step(Protocol[S]):
         ...
 
 
-def _limits(batch: int, max_length: int | Sequence[int]) -> list[int]:
+def limits_of(batch: int, max_length: int | Sequence[int]) -> list[int]:
     """The length limit of each sentence."""
     limits = [max_length] * batch if isinstance(max_length, int) else list(max_length)
     if batch < 0 or len(limits) != batch:
@@ -63,7 +75,7 @@ def _limits(batch: int, max_length: int | Sequence[int]) -> list[int]:
     return limits
 
 
-def _check_step(log_probs: Tensor, rows: int, end_id: int) -> None:
+def check_step(log_probs: Tensor, rows: int, end_id: int) -> None:
     """Refuse what cannot be a step's answer for `rows` rows."""
     if not log_probs.is_floating_point() or log_probs.ndim != 2 or log_probs.shape[0] != rows:
         raise DecodingError(
@@ -77,7 +89,7 @@ def _check_step(log_probs: Tensor, rows: int, end_id: int) -> None:
         )
 
 
-def _check_best(values: Sequence[float]) -> None:
+def check_best(values: Sequence[float]) -> None:
     """Refuse rows whose highest value shows that they are no log-probabilities; a NaN counts as highest."""
     for row, value in enumerate(values):
         if math.isnan(value):
@@ -92,7 +104,7 @@ def _check_best(values: Sequence[float]) -> None:
             )
 
 
-def _best_tokens(
+def best_tokens(
     log_probs: Float[Tensor, "rows vocabulary"], count: int
 ) -> tuple[Float[Tensor, "rows count"], Int[Tensor, "rows count"]]:
     """The `count` likeliest tokens of each row, or all, likeliest first and of equals the lowest id first.
@@ -140,7 +152,7 @@ def _branches(
     ]
 
 
-def _select(state: S, rows: list[int], old_rows: int, device: torch.device) -> S:
+def select_rows(state: S, rows: list[int], old_rows: int, device: torch.device) -> S:
     """Those rows of a state; the state itself where no row moves."""
     return state if rows == list(range(old_rows)) else state.select(torch.tensor(rows, device=device))
 
@@ -153,10 +165,10 @@ def _search(
     ids = torch.full((len(live),), start_id)
     while live:
         log_probs, state = step(ids, state)
-        _check_step(log_probs, len(ids), end_id)
-        values, tokens = _best_tokens(log_probs, keep)
+        check_step(log_probs, len(ids), end_id)
+        values, tokens = best_tokens(log_probs, keep)
         highest = values[:, 0].tolist()
-        _check_best(highest)
+        check_best(highest)
         rows: list[int] = []
         first = 0  # the sentence's first row
         for sentence, branches in zip(live, _branches(values, tokens, live, keep), strict=True):
@@ -166,7 +178,7 @@ def _search(
             first += width
         live = [sentence for sentence in live if sentence.live]
         if live:
-            state = _select(state, rows, len(ids), log_probs.device)
+            state = select_rows(state, rows, len(ids), log_probs.device)
             last = [prefix.ids[-1] for sentence in live for prefix in sentence.live]
             ids = torch.tensor(last, device=log_probs.device)
     return [sentence.pool.best() for sentence in sentences]
@@ -201,7 +213,7 @@ def greedy_search(
     >>> found.ids, round(math.exp(found.log_prob), 3), found.finished
     ((1,), 0.3, True)
     """
-    sentences = [Sentence(Pool(limit, 0.0, 1)) for limit in _limits(batch, max_length)]
+    sentences = [Sentence(Pool(limit, 0.0, 1)) for limit in limits_of(batch, max_length)]
     return [best for [best] in _search(step, state, sentences, start_id, end_id, beam=1, keep=1)]
 
 
@@ -261,5 +273,5 @@ def beam_search(
         raise DecodingError(
             f"n_best was given {n_best} with a beam of {beam}; give a number from 1 to beam, or widen the beam"
         )
-    sentences = [Sentence(Pool(limit, length_penalty, n_best)) for limit in _limits(batch, max_length)]
+    sentences = [Sentence(Pool(limit, length_penalty, n_best)) for limit in limits_of(batch, max_length)]
     return _search(step, state, sentences, start_id, end_id, beam, keep=2 * beam)

@@ -1,17 +1,22 @@
 """Text in, text out: lines to ids, ids through a search, hypotheses to lines, in the order they came."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from pellucid.config import BEGIN_ID, END_ID, DecodingConfig
+from pellucid.decoding.chances import Drawing, Sampling
 from pellucid.decoding.engines import ModelEngine
-from pellucid.decoding.search import Hypothesis, beam_search, greedy_search, length_normaliser
+from pellucid.decoding.hypotheses import normalised
+from pellucid.decoding.lines import naming_the_line, strings
+from pellucid.decoding.sampling import sample
+from pellucid.decoding.search import Hypothesis, beam_search, greedy_search
+from pellucid.decoding.stream import settled_text, tokens_as_chosen
 from pellucid.decoding.translation import Candidate, Translation
 from pellucid.device import in_memory, pick_device
-from pellucid.errors import DecodingError, PositionError
+from pellucid.errors import DecodingError
 from pellucid.model import Transformer
 from pellucid.run import Run, load_weights
 from pellucid.text.batch import Batch, Example, collate
@@ -55,6 +60,8 @@ class Translator:
         length_penalty: float | None = None,
         n_best: int = 1,
         attention: bool = False,
+        sampling: Mapping[str, Any] | Sampling | None = None,
+        seed: int | None = None,
     ) -> list[Translation]:
         """Translate lines: N in, N out, in order, blank for blank.
 
@@ -64,17 +71,23 @@ class Translator:
             length_penalty: exponent of GNMT's length normaliser; None takes the settings'.
             n_best: candidates handed back for each line.
             attention: whether to hand back the cross-attention of each best candidate.
+            sampling: instead of a beam, draw the candidates: `dict(temperature=0.8, top_p=0.9)`, see `Sampling`.
+            seed: what a line's draws come from, together with its number; None takes it from torch's generator.
 
         Returns:
             A `Translation` for each line, the same whatever lines stand beside it.
 
         Raises:
-            DecodingError: n_best is more than the beam, or lines are not a row of strings.
+            DecodingError: n_best is more than the beam, sampling stands beside a beam or has a setting that cannot be
+                met, or lines are not a row of strings.
             PositionError: a line is longer than the positions that the model has learned.
         """
         return list(
-            self.translate_lines(lines, beam=beam, length_penalty=length_penalty, n_best=n_best, attention=attention)
-        )
+            self.translate_lines(
+                lines, beam=beam, length_penalty=length_penalty, n_best=n_best, attention=attention,
+                sampling=sampling, seed=seed,
+            )
+        )  # fmt: skip
 
     def translate_lines(
         self,
@@ -84,6 +97,8 @@ class Translator:
         length_penalty: float | None = None,
         n_best: int = 1,
         attention: bool = False,
+        sampling: Mapping[str, Any] | Sampling | None = None,
+        seed: int | None = None,
         read_ahead: int = READ_AHEAD,
     ) -> Iterator[Translation]:
         """Translate any number of lines lazily, in bounded memory; otherwise as `translate`.
@@ -93,28 +108,42 @@ class Translator:
         settings = self.settings.replace(
             **{name: given for name, given in (("beam", beam), ("length_penalty", length_penalty)) if given is not None}
         )
-        if not 1 <= n_best <= settings.beam:
+        drawing = Drawing.of(sampling, seed)
+        if drawing is not None:
+            settings = _drawn(settings, beam, n_best)
+        elif not 1 <= n_best <= settings.beam:
             raise DecodingError(
                 f"n_best is {n_best}, but a beam of {settings.beam} gives 1 to {settings.beam} candidates; "
                 "widen the beam, or ask for fewer"
             )
         if read_ahead < 1:
             raise DecodingError(f"read_ahead is {read_ahead}, but it counts lines to read; give 1 or more")
-        strings = _strings(lines, "translate")
-        windows = iter(lambda: list(islice(strings, read_ahead)), [])
-        return self._in_windows(windows, settings, n_best, attention)
+        checked = strings(lines, "translate")
+        windows = iter(lambda: list(islice(checked, read_ahead)), [])
+        return self._in_windows(windows, settings, n_best, attention, drawing)
 
     def _in_windows(
-        self, windows: Iterable[list[str]], settings: DecodingConfig, n_best: int, attention: bool
+        self,
+        windows: Iterable[list[str]],
+        settings: DecodingConfig,
+        n_best: int,
+        attention: bool,
+        drawing: Drawing | None,
     ) -> Iterator[Translation]:
         read = 0
         for window in windows:
-            yield from self._window(window, settings, n_best, attention, read)
+            yield from self._window(window, settings, n_best, attention, drawing, read)
             read += len(window)
 
     @OUT_OF_MEMORY
     def _window(
-        self, lines: Sequence[str], settings: DecodingConfig, n_best: int, attention: bool, read: int
+        self,
+        lines: Sequence[str],
+        settings: DecodingConfig,
+        n_best: int,
+        attention: bool,
+        drawing: Drawing | None,
+        read: int,
     ) -> list[Translation]:
         """Translate lines that fit in memory together, those of like length side by side."""
         encoded = self.source_tokenizer.encode_all(lines)
@@ -123,7 +152,7 @@ class Translator:
         lengths = {row: len(ids) for row, ids in enumerate(encoded) if ids and lines[row].strip()}
         for rows in self._batches(lengths, settings):
             batch = collate([Example(read + row + 1, encoded[row], []) for row in rows])
-            for row, found in zip(rows, self._search(batch, settings, n_best), strict=True):
+            for row, found in zip(rows, self._search(batch, settings, n_best, drawing), strict=True):
                 candidates = tuple(self._candidate(hypothesis) for hypothesis in found)
                 pair = collate([Example(read + row + 1, encoded[row], found[0].ids)])
                 weights = self.engine.cross_attention(pair) if attention else None
@@ -146,16 +175,24 @@ class Translator:
         if batch:
             yield batch
 
-    def _search(self, batch: Batch, settings: DecodingConfig, n_best: int) -> list[list[Hypothesis]]:
-        """Search for all sentences of a batch at once."""
-        with _naming_the_line(batch):
+    def _search(
+        self, batch: Batch, settings: DecodingConfig, n_best: int, drawing: Drawing | None = None
+    ) -> list[list[Hypothesis]]:
+        """Search for all sentences of a batch at once, or draw them."""
+        with naming_the_line(batch):
             state = self.engine.begin(batch.source, batch.source_lengths)
         limits = [self._limit(length, settings) for length in batch.source_lengths]
+        if drawing is not None:
+            return sample(
+                self.engine.step, state, batch=len(limits), start_id=BEGIN_ID, end_id=END_ID, max_length=limits,
+                samples=n_best, seed=[drawing.line_seed(line) for line in batch.lines],
+                length_penalty=settings.length_penalty, **asdict(drawing.sampling),
+            )  # fmt: skip
         if settings.beam == 1:
             best = greedy_search(
                 self.engine.step, state, batch=len(limits), start_id=BEGIN_ID, end_id=END_ID, max_length=limits
             )
-            return [[_normalised(hypothesis, settings.length_penalty)] for hypothesis in best]
+            return [[normalised(hypothesis, settings.length_penalty)] for hypothesis in best]
         return beam_search(
             self.engine.step, state, batch=len(limits), start_id=BEGIN_ID, end_id=END_ID, max_length=limits,
             beam=settings.beam, length_penalty=settings.length_penalty, n_best=n_best,
@@ -175,6 +212,40 @@ class Translator:
             finished=hypothesis.finished,
         )
 
+    def stream(
+        self, line: str, *, sampling: Mapping[str, Any] | Sampling | None = None, seed: int | None = None
+    ) -> Iterator[str]:
+        """Translate one line, and give its text in pieces as they are chosen; nothing for a blank line.
+
+        Together they are `translate([line], beam=1)[0].text`, or with `sampling` and the same seed that text.
+
+        Args:
+            line: the sentence.
+            sampling: draw tokens as in `translate`; None takes the likeliest, as greedy search does.
+            seed: as in `translate`.
+
+        Raises:
+            DecodingError: the line is no string, or the sampling or its seed cannot be met.
+            PositionError: the line is longer than the positions that the model has learned.
+        """
+        [line] = strings([line], "stream")
+        drawing = Drawing.of(sampling, seed) or Drawing(Sampling(temperature=0), 0)
+        return settled_text(self.target_tokenizer, self._tokens(line, drawing))
+
+    def _tokens(self, line: str, drawing: Drawing) -> Iterator[int]:
+        """The ids of a line's translation, each as soon as it is chosen."""
+        ids = self.source_tokenizer.encode(line)
+        if not (ids and line.strip()):
+            return
+        batch = collate([Example(1, ids, [])])
+        with naming_the_line(batch):
+            state = OUT_OF_MEMORY(self.engine.begin)(batch.source, batch.source_lengths)
+        yield from tokens_as_chosen(
+            OUT_OF_MEMORY(self.engine.step), state, start_id=BEGIN_ID, end_id=END_ID,
+            max_length=self._limit(batch.source_lengths[0], self.settings),
+            sampling=drawing.sampling, seed=drawing.line_seed(1),
+        )  # fmt: skip
+
     @OUT_OF_MEMORY
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """The log-probability of each target given its source, in nats, the end mark counted.
@@ -183,7 +254,7 @@ class Translator:
             DecodingError: there are not as many sources as targets, or one of them is not a row of strings.
             PositionError: a line is longer than the positions that the model has learned.
         """
-        sources, targets = list(_strings(sources, "score")), list(_strings(targets, "score"))
+        sources, targets = list(strings(sources, "score")), list(strings(targets, "score"))
         if len(sources) != len(targets):
             raise DecodingError(
                 f"score was given {len(sources)} sources and {len(targets)} targets; give a target for each source"
@@ -195,43 +266,20 @@ class Translator:
         lengths = {row: len(source) + len(target) for row, (source, target) in enumerate(pairs)}
         for rows in self._batches(lengths, self.settings):
             batch = collate([Example(row + 1, *pairs[row]) for row in rows])
-            with _naming_the_line(batch):
+            with naming_the_line(batch):
                 found = self.engine.score(batch)
             for row, log_prob in zip(rows, found, strict=True):
                 scores[row] = log_prob
         return scores
 
 
-def _strings(lines: Iterable[object], job: str) -> Iterator[str]:
-    """The lines one by one, each seen to be a string; one string is refused at once, for its letters are no lines."""
-    if isinstance(lines, str):
-        raise DecodingError(f"{job} was given the one string {lines[:40]!r}, but it takes lines; put it in a list")
-
-    def checked() -> Iterator[str]:
-        for number, line in enumerate(lines, start=1):
-            if not isinstance(line, str):
-                raise DecodingError(
-                    f"{job} was given {line!r} as line {number}, but a line is a string; give '' for a blank one"
-                )
-            yield line
-
-    return checked()
-
-
-@contextmanager
-def _naming_the_line(batch: Batch) -> Iterator[None]:
-    """Name the line in an error about positions: the longest of a batch is one that has too many."""
-    try:
-        yield
-    except PositionError as error:
-        sizes = [max(pair) for pair in zip(batch.source_lengths, batch.target_lengths, strict=True)]
-        raise PositionError(f"line {batch.lines[sizes.index(max(sizes))]}: {error}") from None
-
-
-def _normalised(hypothesis: Hypothesis, length_penalty: float) -> Hypothesis:
-    """A greedy hypothesis, scored as a beam would have scored it."""
-    tokens = len(hypothesis.ids) + hypothesis.finished
-    return replace(hypothesis, score=hypothesis.log_prob / length_normaliser(tokens, length_penalty))
+def _drawn(settings: DecodingConfig, beam: int | None, n_best: int) -> DecodingConfig:
+    """The settings where candidates are drawn: as many rows of a sentence stand side by side as a beam of n_best has."""
+    if beam is not None:
+        raise DecodingError(f"beam was given {beam} beside sampling, but a beam is not drawn; leave one of them out")
+    if n_best < 1:
+        raise DecodingError(f"n_best is {n_best}, but it counts candidates to draw; give 1 or more")
+    return settings.replace(beam=n_best)
 
 
 def load(path: str | Path, device: str = "auto") -> Translator:

@@ -30,12 +30,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A line and its translations, best first; the best one's text, tokens and figures are its own attributes.
+    """A line and its translations, best first; the first one's text, tokens and figures are its own attributes.
 
     Attributes:
         source: the line as it was given.
         source_tokens: its pieces, the end mark last.
-        hypotheses: the candidates, best first.
+        hypotheses: the candidates, best first; where they were drawn, in the order of the draws.
         attention: where asked for, cross-attention (layers, heads, target tokens and end mark, source tokens).
     """
 

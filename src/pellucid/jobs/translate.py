@@ -1,8 +1,9 @@
 """Translate a stream of lines, or measure translations of a file against references."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pellucid.decoding import READ_AHEAD, Translation, load
 from pellucid.errors import TextError
@@ -30,11 +31,14 @@ def translations(
     n_best: int,
     read_ahead: int,
     device: str,
+    sampling: Mapping[str, Any] | None = None,
+    seed: int | None = None,
 ) -> Iterator[Translation]:
     """Translate lines lazily with the best weights of a run."""
     return load(run, device).translate_lines(
-        lines, beam=beam, length_penalty=length_penalty, n_best=n_best, read_ahead=read_ahead
-    )
+        lines, beam=beam, length_penalty=length_penalty, n_best=n_best, read_ahead=read_ahead,
+        sampling=sampling, seed=seed,
+    )  # fmt: skip
 
 
 def evaluate(

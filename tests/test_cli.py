@@ -147,6 +147,15 @@ def test_translations_are_drawn_where_that_is_asked_for(shell: Shell, run_folder
     assert lines(plain.out) == [one.text for one in load(run_folder).translate(given, sampling={}, seed=7)]
 
 
+@pytest.mark.parametrize("cut", ["--temperature 0", "--top-k 1", "--top-p 1e-9", "--min-p 1"])
+def test_each_option_of_sampling_arrives(shell: Shell, run_folder: Path, cut: str) -> None:
+    hot = ("translate", run_folder, "--sample", "--temperature", 5, "--seed", 7)
+    given = SENTENCES[1].encode()
+    greedy = shell("translate", run_folder, "--beam", 1, stdin=given)
+    assert shell(*hot, *cut.split(), stdin=given) == greedy  # of one option given twice, the later one counts
+    assert shell(*hot, stdin=given) != greedy
+
+
 def test_json_is_one_object_a_sentence(shell: Shell, run_folder: Path) -> None:
     given = [SENTENCES[3], "", "Straße\t“\u2028”"]
     ended = shell("translate", run_folder, "--json", "--n-best", 2, "--beam", 2, stdin="\n".join(given).encode())

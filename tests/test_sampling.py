@@ -331,13 +331,19 @@ def test_tokens_as_chosen_are_those_of_the_search_one_step_at_a_time() -> None:
         assert len(step.seen) == len(one.ids) + one.finished
 
 
-def test_gradients_are_left_as_they_were() -> None:
-    given_out = tokens_as_chosen(
-        Markov([TABLE]), Sentences(torch.arange(1)), start_id=START, end_id=END, max_length=7, sampling=Sampling(),
-        seed=1,
-    )  # fmt: skip
+def test_no_gradients_are_kept_inside_and_outside_all_is_as_it_was() -> None:
+    inside: list[bool] = []
+
+    def step(ids: Tensor, state: Sentences, /) -> tuple[Tensor, Sentences]:
+        inside.append(torch.is_grad_enabled())
+        return torch.tensor([[-1.0, math.log(1 - math.exp(-1))]]), state
+
+    state, marks = Sentences(torch.arange(1)), {"start_id": START, "end_id": END, "max_length": 7}
+    given_out = tokens_as_chosen(step, state, sampling=Sampling(top_k=1), seed=1, **marks)
     next(given_out)
     assert torch.is_grad_enabled()
+    sample(step, state, batch=1, top_k=1, **marks)
+    assert inside == [False] * 8
 
 
 # --- slips ---------------------------------------------------------------------------------------------------

@@ -53,7 +53,6 @@ class Draw:
             self.is_over = len(self.ids) == self._limit
 
 
-@torch.no_grad()
 def grow(
     step: Step[S], state: S, draws: Sequence[Draw], *, batch: int, start_id: int, end_id: int, sampling: Sampling
 ) -> Iterator[None]:
@@ -64,23 +63,24 @@ def grow(
     live = list(draws)
     ids = torch.full((batch,), start_id)
     while live:
-        log_probs, state = step(ids, state)
-        check_step(log_probs, len(ids), end_id)
-        highest = log_probs.amax(dim=-1).tolist()
-        check_best(highest)
-        for draw in live:
-            draw.is_over = highest[draw.row] == -math.inf
-        if live := [draw for draw in live if not draw.is_over]:
-            own = log_probs[[draw.row for draw in live]]
-            tokens = pick(own, [draw.number() for draw in live], sampling)
-            taken = own.gather(1, tokens[:, None])[:, 0].tolist()
-            for draw, token, log_prob in zip(live, tokens.tolist(), taken, strict=True):
-                draw.take(token, log_prob, end_id)
-        if live := [draw for draw in live if not draw.is_over]:
-            state = select_rows(state, [draw.row for draw in live], len(ids), log_probs.device)
-            ids = torch.tensor([draw.ids[-1] for draw in live], device=log_probs.device)
-            for row, draw in enumerate(live):
-                draw.row = row
+        with torch.no_grad():  # not around the yield: what happens there is the caller's
+            log_probs, state = step(ids, state)
+            check_step(log_probs, len(ids), end_id)
+            highest = log_probs.amax(dim=-1).tolist()
+            check_best(highest)
+            for draw in live:
+                draw.is_over = highest[draw.row] == -math.inf
+            if live := [draw for draw in live if not draw.is_over]:
+                own = log_probs[[draw.row for draw in live]]
+                tokens = pick(own, [draw.number() for draw in live], sampling)
+                taken = own.gather(1, tokens[:, None])[:, 0].tolist()
+                for draw, token, log_prob in zip(live, tokens.tolist(), taken, strict=True):
+                    draw.take(token, log_prob, end_id)
+            if live := [draw for draw in live if not draw.is_over]:
+                state = select_rows(state, [draw.row for draw in live], len(ids), log_probs.device)
+                ids = torch.tensor([draw.ids[-1] for draw in live], device=log_probs.device)
+                for row, draw in enumerate(live):
+                    draw.row = row
         yield
 
 

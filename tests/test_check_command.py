@@ -1,13 +1,10 @@
 """`pellucid check` in a shell: what it prints, its exit status, and that a slip costs one sentence."""
 
-import io
 import json
 import math
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import typer
@@ -15,17 +12,7 @@ import typer
 from pellucid import cli
 from pellucid.check.report import Report
 from pellucid.jobs.check import CHECKS, Outcome, Wanted
-
-
-class Ended(NamedTuple):
-    """How a command ended, and what it printed."""
-
-    status: int
-    out: str
-    err: str
-
-
-Shell = Callable[..., Ended]
+from shell import Shell, shell_in
 
 FILE = """
 import torch
@@ -76,21 +63,7 @@ def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
     """Runs `pellucid check` in this process, in a folder with some files of a user's."""
     (tmp_path / "model.py").write_text(FILE, encoding="utf-8")
     (tmp_path / "torn.py").write_text("from torch import nn\n\nnn.Linaer(1, 1)\n", encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-
-    def run(*words: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["pellucid", "check", *map(str, words)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-        capsys.readouterr()
-        status = 0
-        try:
-            cli.main()
-        except SystemExit as ended:
-            status = ended.code if isinstance(ended.code, int) else -1
-        return Ended(status, *capsys.readouterr())
-
-    return run
+    return shell_in(tmp_path, monkeypatch, capsys, ("check",))
 
 
 FLOATS = ("--shape", "2,5,6")

@@ -9,7 +9,6 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -22,39 +21,15 @@ from pellucid.decoding import load
 from pellucid.jobs.mask import Attention, Size, describe, planned
 from pellucid.jobs.scoring import Scores, score_corpus
 from pellucid.run import Run
+from shell import Shell, shell_in
 
 SENTENCES = tiny_run.SENTENCES
-
-
-class Ended(NamedTuple):
-    """How a command ended, and what it printed."""
-
-    status: int
-    out: str
-    err: str
-
-
-Shell = Callable[..., Ended]
 
 
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
     """Runs the command line in this process, in a folder of the test's own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-
-    def run(*words: object, stdin: bytes = b"") -> Ended:
-        monkeypatch.setattr(sys, "argv", ["pellucid", *map(str, words)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        capsys.readouterr()
-        status = 0
-        try:
-            cli.main()
-        except SystemExit as ended:
-            status = ended.code if isinstance(ended.code, int) else -1
-        return Ended(status, *capsys.readouterr())
-
-    return run
+    return shell_in(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session")

@@ -93,12 +93,6 @@ class Probe:
         own = (100 if self.way.dtype is None else 1000) * torch.finfo(dtype).eps
         return max(1e-9, own, 100 * self.eps)
 
-    def chance(self) -> bool:
-        """Whether chance still decides something of the output: whether another seed gives another."""
-        with torch.no_grad():
-            one, other = self(*self.inputs), self(*self.inputs, seed=1)
-        return one.shape != other.shape or not torch.equal(one.nan_to_num(), other.nan_to_num())
-
 
 class CallError(CheckError, RuntimeError):
     """What is checked raised when it was called: a wrong call, where it was the first."""

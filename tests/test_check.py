@@ -856,6 +856,18 @@ def test_rows_that_are_no_numbers_are_not_laid_on_other_samples(unchecked: None)
     assert failed(check.sees(module, x, Window(0, 0))) == ("output 0 is not finite",)
 
 
+def test_outputs_that_are_all_no_numbers_do_not_pass(unchecked: None) -> None:
+    x = torch.randn(B, T, D)
+    for report in (
+        check.batching(lambda x: x / 0 * 0, x),
+        check.independence(lambda x: x / 0 * 0, x),
+        check.padding(lambda x, lengths: x / 0 * 0, x, LENGTHS),
+    ):
+        assert failed(report) == ("no output is finite, so there is nothing to compare",)
+    found = failed(check.padding(Changed("NaN in the first row"), x, LENGTHS))
+    assert found == tuple(f"sample {sample} is not finite at position 0, which is real" for sample in range(B))
+
+
 def test_roundings_are_no_path(unchecked: None) -> None:
     class Fourier(nn.Module):
         def __init__(self, *, single: bool) -> None:

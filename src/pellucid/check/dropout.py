@@ -18,6 +18,9 @@ STATE = (
     "state: a call leaves something to the next, a counter or a cache that is kept on the module; hand it over and back, "
     "and see check.repeatable"
 )
+NO_NUMBERS = (
+    "look for a row of which -inf hides everything, for a division by zero, and for weights that are no numbers"
+)
 
 
 def left_on(probe: Probe, name: str, asked: str) -> Report | None:
@@ -28,6 +31,8 @@ def left_on(probe: Probe, name: str, asked: str) -> Report | None:
     """
     with torch.no_grad():
         one, same, other = (probe(*probe.inputs, seed=seed) for seed in (0, 0, 1))
+    if one.is_floating_point() and one.numel() and not one.isfinite().any():
+        return Report(name, asked, ("no output is finite, so there is nothing to compare",), advice=NO_NUMBERS)
     if one.shape != same.shape or not torch.equal(one.nan_to_num(), same.nan_to_num()):
         return Report(name, asked, (CHANGING,), advice=STATE)
     if one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num()):

@@ -157,6 +157,9 @@ class _Padded:
             end = length if self.at_outputs else base.shape[1]
             if output.shape[1] < end:
                 self._refuse()
+            odd = ~base[sample, :end].isfinite().all(dim=-1)
+            if odd.any() and what != "more":
+                findings.append(f"sample {sample} is not finite at position {int(odd.int().argmax())}, which is real")
             distance = moved(base[sample, :end], output[sample, :end])
             (place, *_), change = farthest(distance) if distance.numel() else ((0,), 0.0)
             worst = max(worst, change)

@@ -15,8 +15,8 @@ from pellucid.config import END_ID, DecodingConfig
 from pellucid.decoding import Sampling, Translator, length_normaliser
 from pellucid.decoding.chances import Drawing
 from pellucid.decoding.stream import settled_text
+from pellucid.decoding.wish import Wish
 from pellucid.errors import DecodingError, PositionError
-from pellucid.text.batch import Example, collate
 
 SENTENCES = tiny_run.SENTENCES
 TOKENIZER = tiny_run.tokenizer()
@@ -42,7 +42,10 @@ def test_a_line_s_draws_depend_on_its_number_and_the_seed_alone(way: dict[str, A
     lines = [SENTENCES[0], "", SENTENCES[1], SENTENCES[0]]
     found = translator().translate(lines, sampling=way, seed=5, n_best=2)
     crowd = Translator(
-        translator().engine.model, TOKENIZER, TOKENIZER, translator().settings.replace(batch_tokens=batch_tokens)
+        tiny_run.engine(translator()).model,
+        TOKENIZER,
+        TOKENIZER,
+        translator().settings.replace(batch_tokens=batch_tokens),
     )
     others = [line if number in (2, 3) else SENTENCES[3] for number, line in enumerate(lines)]
     for again in (
@@ -71,9 +74,8 @@ def test_a_temperature_of_zero_is_greedy_search() -> None:
 def test_drawn_figures_are_the_model_s_own() -> None:
     scored, way = 0, Sampling(temperature=0.6)
     for line in SENTENCES[:4]:
-        [found] = translator()._search(
-            collate([Example(1, TOKENIZER.encode(line), [])]), translator().settings, 3, Drawing(way, 2)
-        )
+        wish = Wish(translator().settings, 3, Drawing(way, 2))
+        [found] = tiny_run.search(translator(), TOKENIZER.encode(line), wish)
         [one] = translator().translate([line], sampling=way, seed=2, n_best=3, length_penalty=0.8)
         for hypothesis, best in zip(found, one.hypotheses, strict=True):
             tokens = len(best.tokens) + best.finished
@@ -187,7 +189,7 @@ def test_a_blank_line_streams_nothing(line: str) -> None:
 def test_a_piece_is_given_before_the_next_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = 0
     made = tiny_run.translator()
-    step = made.engine.step
+    step = tiny_run.engine(made).step
 
     def counted(ids: Any, state: Any) -> Any:
         nonlocal steps
@@ -208,7 +210,7 @@ def test_a_stream_stops_at_the_length_limit_and_at_the_last_learned_position() -
     short = tiny_run.translator(DecodingConfig(length_ratio=0.5, length_extra=1))
     endless = tiny_run.translator(positions="learned", max_positions=8)
     with torch.no_grad():
-        endless.engine.model.head.weight[END_ID, 0] = -20.0
+        tiny_run.engine(endless).model.head.weight[END_ID, 0] = -20.0
     for made in (short, endless):
         [one] = made.translate([SENTENCES[1]], beam=1)
         assert not one.hypotheses[0].finished

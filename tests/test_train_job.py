@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 import tiny
+import tiny_run
 from pellucid.config import PAD_ID, RunConfig
 from pellucid.decoding import load
 from pellucid.errors import ConfigError, DeviceError, PellucidError, RunError, TextError
@@ -360,7 +361,7 @@ def test_ten_pairs_are_learned_by_heart_and_greedy_search_gives_them_back(tmp_pa
     weights = load_file(run.weights_file())
     assert {tensor.dtype for tensor in weights.values()} == {torch.float64}
     translator = load(run.path, "cpu")
-    load_weights(translator.engine.model.double(), weights)
+    load_weights(tiny_run.engine(translator).model.double(), weights)
     sources, targets = tiny.lines(10, seed=4)
     assert len({*sources}) == 10
     found = translator.translate(sources, beam=1)

@@ -1,7 +1,7 @@
 """Text in, text out: N lines in, N out, each as if it were alone, with figures that mean what they say."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import count, islice
 from pathlib import Path
@@ -16,6 +16,8 @@ import pellucid
 import tiny_run
 from pellucid.config import END_ID, DecodingConfig
 from pellucid.decoding import Translation, Translator, length_normaliser, load
+from pellucid.decoding.engines import ModelEngine
+from pellucid.decoding.wish import Wish
 from pellucid.errors import ConfigError, DecodingError, PositionError, RunError
 from pellucid.text.batch import Example, collate
 
@@ -62,7 +64,10 @@ def test_the_toy_model_is_worth_testing_with() -> None:
 @given(st.lists(st.sampled_from([*SENTENCES, *BLANK]), max_size=9), st.sampled_from([1, 50, 333, 100_000]))
 def test_lines_come_back_in_order_each_as_if_it_were_alone(lines: list[str], batch_tokens: int) -> None:
     crowd = Translator(
-        translator().engine.model, TOKENIZER, TOKENIZER, translator().settings.replace(batch_tokens=batch_tokens)
+        tiny_run.engine(translator()).model,
+        TOKENIZER,
+        TOKENIZER,
+        translator().settings.replace(batch_tokens=batch_tokens),
     )
     found = crowd.translate(lines, n_best=2)
     assert len(found) == len(lines)
@@ -117,27 +122,25 @@ def test_line_ends_in_generated_text_break_no_line() -> None:
     bytes_of = {value: TOKENIZER.encode("\x01")[-1] - 1 + value for value in range(256)}
     said = [bytes_of[value] for value in "x\n\r\0\v\f\x1c\x85\u2028\u2029y".encode()]
 
-    class Parrot:
+    @dataclass(frozen=True)
+    class Place:
+        place: int = 0
+
+        def select(self, _: object) -> "Place":
+            return self
+
+    class Parrot(ModelEngine):
         """An engine that says these bytes, whatever it is asked."""
 
-        most_tokens = None
+        def begin(self, *_: object) -> Any:
+            return Place()
 
-        def __init__(self, place: int = 0) -> None:
-            self.place = place
-
-        def begin(self, *_: object) -> "Parrot":
-            return self
-
-        def select(self, _: object) -> "Parrot":
-            return self
-
-        def step(self, ids: torch.Tensor, state: "Parrot") -> tuple[torch.Tensor, "Parrot"]:
+        def step(self, ids: torch.Tensor, state: Any) -> Any:
             log_probs = torch.full((len(ids), TOKENIZER.vocab_size), float("-inf"))
             log_probs[:, [*said, END_ID][state.place]] = 0.0
-            return log_probs, Parrot(state.place + 1)
+            return log_probs, Place(state.place + 1)
 
-    parroting = Translator(tiny_run.model(), TOKENIZER, TOKENIZER, DecodingConfig(length_extra=50))
-    parroting.engine = Parrot()  # type: ignore[assignment]
+    parroting = Translator(Parrot(tiny_run.model()), TOKENIZER, TOKENIZER, DecodingConfig(length_extra=50))
     for beam in (1, 2):
         [found] = parroting.translate(["cat"], beam=beam)
         assert found.text == "x         y"
@@ -201,10 +204,10 @@ def test_a_score_is_the_log_probability_over_gnmt_s_normaliser(beam: int) -> Non
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_log_probabilities_are_those_of_the_whole_sentence_at_once(beam: int) -> None:
-    model, settings, scored = translator().engine.model, translator().settings.replace(beam=beam), 0
+    model, settings, scored = tiny_run.engine(translator()).model, translator().settings.replace(beam=beam), 0
     for line in [*SENTENCES, *(source for source, _ in tiny_run.pairs(9 if beam == 1 else 2))]:
         source = TOKENIZER.encode(line)
-        [found] = translator()._search(collate([Example(1, source, [])]), settings, n_best=beam)
+        [found] = tiny_run.search(translator(), source, Wish(settings, n_best=beam))
         [one] = translator().translate([line], beam=beam, n_best=beam)
         for hypothesis, best in zip(found, one.hypotheses, strict=True):
             assert best.log_prob == hypothesis.log_prob
@@ -224,7 +227,7 @@ def test_a_pair_s_score_does_not_depend_on_its_neighbours() -> None:
     sources = [*SENTENCES, "", "cat"]
     targets += ["die Katze", ""]
     together = translator().score(sources, targets)
-    small = Translator(translator().engine.model, TOKENIZER, TOKENIZER, DecodingConfig(batch_tokens=1))
+    small = Translator(tiny_run.engine(translator()).model, TOKENIZER, TOKENIZER, DecodingConfig(batch_tokens=1))
     assert together == pytest.approx(small.score(sources, targets), abs=1e-9)
     assert together == pytest.approx(
         [translator().score([source], [target])[0] for source, target in zip(sources, targets, strict=True)], abs=1e-9
@@ -300,7 +303,7 @@ def test_a_translation_stops_where_the_learned_positions_end() -> None:
     line = " ".join(["window"] * 7)
     endless = tiny_run.translator(positions="learned", max_positions=8)
     with torch.no_grad():
-        endless.engine.model.head.weight[END_ID, 0] = -20.0
+        tiny_run.engine(endless).model.head.weight[END_ID, 0] = -20.0
     for beam in (1, 3):
         [found] = endless.translate([line], beam=beam, n_best=beam, attention=True)
         assert [(len(best.tokens), best.finished) for best in found.hypotheses] == [(8, False)] * beam
@@ -329,7 +332,7 @@ def test_a_run_is_loaded_with_its_best_weights_and_settings(tmp_path: Path) -> N
         made = load(path, "cpu")
         assert made.settings == DecodingConfig(length_ratio=1.5)
         assert made.source_tokenizer == TOKENIZER
-        made.engine.model.double()  # a run is loaded in float32, and its numbers were float64
+        tiny_run.engine(made).model.double()  # a run is loaded in float32, and its numbers were float64
         found = made.translate(SENTENCES[:3])
         assert [one.tokens for one in found] == [alone(line).tokens for line in SENTENCES[:3]]
     assert pellucid.load is load

@@ -11,9 +11,12 @@ from typing import Any
 import torch
 
 from pellucid.config import END_ID, DataConfig, DecodingConfig, ModelConfig, RunConfig
-from pellucid.decoding import Translator
+from pellucid.decoding import Hypothesis, Translator
+from pellucid.decoding.engines import ModelEngine
+from pellucid.decoding.wish import Wish
 from pellucid.model import Transformer
 from pellucid.run import Run
+from pellucid.text.batch import Example, collate
 from pellucid.text.tokenizer import Tokenizer
 
 WORDS = {
@@ -89,3 +92,15 @@ def write_run(folder: Path, language: str = "", **changes: Any) -> Path:
     run.save_best(dict(network.named_parameters()), {"step": 20})
     run.log({"kind": "validation", "step": 20, "loss": 3.25, "bleu": 1.5, "chrf": 12.125, "best": True})
     return folder
+
+
+def engine(translator: Translator) -> ModelEngine:
+    """A translator's engine, which is our own."""
+    assert isinstance(translator.engine, ModelEngine)
+    return translator.engine
+
+
+def search(translator: Translator, source: list[int], wish: Wish) -> list[list[Hypothesis]]:
+    """What a translator's engine finds for one source, within the translator's limit."""
+    limit = translator._limit(len(source) + 1, wish.settings)
+    return translator.engine.search(collate([Example(1, source, [])]), [limit], wish)

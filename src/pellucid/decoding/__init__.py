@@ -1,9 +1,10 @@
 """How sentences are found: searches that know no model, engines that take their steps, and text in, text out."""
 
 from pellucid.decoding.chances import Sampling
+from pellucid.decoding.loading import load
 from pellucid.decoding.sampling import sample
 from pellucid.decoding.search import Hypothesis, State, Step, beam_search, greedy_search, length_normaliser
-from pellucid.decoding.translate import READ_AHEAD, Translator, load
+from pellucid.decoding.translate import READ_AHEAD, Translator
 from pellucid.decoding.translation import Candidate, Translation
 
 __all__ = [

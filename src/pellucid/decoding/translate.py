@@ -1,40 +1,38 @@
 """Text in, text out: lines to ids, ids through a search, hypotheses to lines, in the order they came."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-from pellucid.config import BEGIN_ID, END_ID, DecodingConfig
+from pellucid.config import DecodingConfig
 from pellucid.decoding.chances import Drawing, Sampling
-from pellucid.decoding.engines import ModelEngine
-from pellucid.decoding.hypotheses import normalised
+from pellucid.decoding.engines import Engine, ModelEngine
 from pellucid.decoding.lines import naming_the_line, strings
-from pellucid.decoding.sampling import sample
-from pellucid.decoding.search import Hypothesis, beam_search, greedy_search
-from pellucid.decoding.stream import settled_text, tokens_as_chosen
+from pellucid.decoding.search import Hypothesis
+from pellucid.decoding.stream import settled_text
 from pellucid.decoding.translation import Candidate, Translation
-from pellucid.device import in_memory, pick_device
+from pellucid.decoding.wish import Wish
+from pellucid.device import in_memory
 from pellucid.errors import DecodingError
 from pellucid.model import Transformer
-from pellucid.run import Run, load_weights
-from pellucid.text.batch import Batch, Example, collate
+from pellucid.text.batch import Example, collate
 from pellucid.text.tokenizer import Tokenizer
 
-__all__ = ["READ_AHEAD", "Translator", "load"]
+__all__ = ["READ_AHEAD", "Translator"]
 
 READ_AHEAD = 1024
 """Lines that are read, sorted by length and batched together; what bounds the memory of `translate_lines`."""
 
-OUT_OF_MEMORY = in_memory("translating", "lower decoding.batch_tokens in the run's run.toml, or the beam")
+_NEEDS = ("translating", "lower decoding.batch_tokens in the run's run.toml, or the beam")
+
+OUT_OF_MEMORY = in_memory(*_NEEDS)
 
 
 class Translator:
     """A model with its tokenizers, ready to translate.
 
     Args:
-        model: the network; it is put into evaluation mode whenever it translates.
+        model: the network, which is put into evaluation mode whenever it translates, or another engine.
         source_tokenizer: text <-> ids of the source language.
         target_tokenizer: text <-> ids of the target language.
         settings: the defaults of every search.
@@ -42,12 +40,12 @@ class Translator:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Transformer | Engine,
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
         settings: DecodingConfig | None = None,
     ) -> None:
-        self.engine = ModelEngine(model)
+        self.engine: Engine = ModelEngine(model) if isinstance(model, Transformer) else model
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         self.settings = settings or DecodingConfig()
@@ -105,54 +103,34 @@ class Translator:
 
         `read_ahead` lines are read before the first is answered: 1 answers each line before the next one is read.
         """
-        settings = self.settings.replace(
-            **{name: given for name, given in (("beam", beam), ("length_penalty", length_penalty)) if given is not None}
+        wish = Wish.of(
+            self.settings, beam=beam, length_penalty=length_penalty, n_best=n_best, sampling=sampling, seed=seed
         )
-        drawing = Drawing.of(sampling, seed)
-        if drawing is not None:
-            settings = _drawn(settings, beam, n_best)
-        elif not 1 <= n_best <= settings.beam:
-            raise DecodingError(
-                f"n_best is {n_best}, but a beam of {settings.beam} gives 1 to {settings.beam} candidates; "
-                "widen the beam, or ask for fewer"
-            )
         if read_ahead < 1:
             raise DecodingError(f"read_ahead is {read_ahead}, but it counts lines to read; give 1 or more")
         checked = strings(lines, "translate")
         windows = iter(lambda: list(islice(checked, read_ahead)), [])
-        return self._in_windows(windows, settings, n_best, attention, drawing)
+        return self._in_windows(windows, wish, attention)
 
-    def _in_windows(
-        self,
-        windows: Iterable[list[str]],
-        settings: DecodingConfig,
-        n_best: int,
-        attention: bool,
-        drawing: Drawing | None,
-    ) -> Iterator[Translation]:
+    def _in_windows(self, windows: Iterable[list[str]], wish: Wish, attention: bool) -> Iterator[Translation]:
         read = 0
         for window in windows:
-            yield from self._window(window, settings, n_best, attention, drawing, read)
+            yield from self._window(window, wish, attention, read)
             read += len(window)
 
     @OUT_OF_MEMORY
-    def _window(
-        self,
-        lines: Sequence[str],
-        settings: DecodingConfig,
-        n_best: int,
-        attention: bool,
-        drawing: Drawing | None,
-        read: int,
-    ) -> list[Translation]:
+    def _window(self, lines: Sequence[str], wish: Wish, attention: bool, read: int) -> list[Translation]:
         """Translate lines that fit in memory together, those of like length side by side."""
         encoded = self.source_tokenizer.encode_all(lines)
         blank = Candidate("", (), 0.0, 0.0, finished=True)
-        done = [Translation(line, (), (blank,) * n_best) for line in lines]
+        done = [Translation(line, (), (blank,) * wish.n_best) for line in lines]
         lengths = {row: len(ids) for row, ids in enumerate(encoded) if ids and lines[row].strip()}
-        for rows in self._batches(lengths, settings):
+        for rows in self._batches(lengths, wish.settings):
             batch = collate([Example(read + row + 1, encoded[row], []) for row in rows])
-            for row, found in zip(rows, self._search(batch, settings, n_best, drawing), strict=True):
+            limits = [self._limit(length, wish.settings) for length in batch.source_lengths]
+            with naming_the_line(batch):
+                hypotheses = self.engine.search(batch, limits, wish)
+            for row, found in zip(rows, hypotheses, strict=True):
                 candidates = tuple(self._candidate(hypothesis) for hypothesis in found)
                 pair = collate([Example(read + row + 1, encoded[row], found[0].ids)])
                 weights = self.engine.cross_attention(pair) if attention else None
@@ -174,29 +152,6 @@ class Translator:
             batch.append(row)
         if batch:
             yield batch
-
-    def _search(
-        self, batch: Batch, settings: DecodingConfig, n_best: int, drawing: Drawing | None = None
-    ) -> list[list[Hypothesis]]:
-        """Search for all sentences of a batch at once, or draw them."""
-        with naming_the_line(batch):
-            state = self.engine.begin(batch.source, batch.source_lengths)
-        limits = [self._limit(length, settings) for length in batch.source_lengths]
-        if drawing is not None:
-            return sample(
-                self.engine.step, state, batch=len(limits), start_id=BEGIN_ID, end_id=END_ID, max_length=limits,
-                samples=n_best, seed=[drawing.line_seed(line) for line in batch.lines],
-                length_penalty=settings.length_penalty, **asdict(drawing.sampling),
-            )  # fmt: skip
-        if settings.beam == 1:
-            best = greedy_search(
-                self.engine.step, state, batch=len(limits), start_id=BEGIN_ID, end_id=END_ID, max_length=limits
-            )
-            return [[normalised(hypothesis, settings.length_penalty)] for hypothesis in best]
-        return beam_search(
-            self.engine.step, state, batch=len(limits), start_id=BEGIN_ID, end_id=END_ID, max_length=limits,
-            beam=settings.beam, length_penalty=settings.length_penalty, n_best=n_best,
-        )  # fmt: skip
 
     def _limit(self, source_length: int, settings: DecodingConfig) -> int:
         """Tokens a translation may have: a multiple of its own source, and no more than the model has positions."""
@@ -238,13 +193,11 @@ class Translator:
         if not (ids and line.strip()):
             return
         batch = collate([Example(1, ids, [])])
-        with naming_the_line(batch):
-            state = OUT_OF_MEMORY(self.engine.begin)(batch.source, batch.source_lengths)
-        yield from tokens_as_chosen(
-            OUT_OF_MEMORY(self.engine.step), state, start_id=BEGIN_ID, end_id=END_ID,
-            max_length=self._limit(batch.source_lengths[0], self.settings),
-            sampling=drawing.sampling, seed=drawing.line_seed(1),
-        )  # fmt: skip
+        limit = self._limit(batch.source_lengths[0], self.settings)
+        with in_memory(*_NEEDS):
+            with naming_the_line(batch):
+                tokens = self.engine.stream(batch, limit, drawing)
+            yield from tokens
 
     @OUT_OF_MEMORY
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
@@ -271,30 +224,3 @@ class Translator:
             for row, log_prob in zip(rows, found, strict=True):
                 scores[row] = log_prob
         return scores
-
-
-def _drawn(settings: DecodingConfig, beam: int | None, n_best: int) -> DecodingConfig:
-    """The settings where candidates are drawn: as many rows of a sentence stand side by side as a beam of n_best has."""
-    if beam is not None:
-        raise DecodingError(f"beam was given {beam} beside sampling, but a beam is not drawn; leave one of them out")
-    if n_best < 1:
-        raise DecodingError(f"n_best is {n_best}, but it counts candidates to draw; give 1 or more")
-    return settings.replace(beam=n_best)
-
-
-def load(path: str | Path, device: str = "auto") -> Translator:
-    """Open a run and make its best weights ready to translate.
-
-    Args:
-        path: the folder that `pellucid train --out` wrote.
-        device: "auto" takes a GPU where there is one; else a torch device such as "cpu" or "cuda:1".
-
-    Raises:
-        RunError: the folder holds no run, or a damaged one.
-        ConfigError: the device is not there.
-    """
-    run = Run.open(Path(path))
-    model = Transformer(run.config.model)
-    load_weights(model, run.weights_file())
-    model = model.to(pick_device(device))
-    return Translator(model, run.source_tokenizer, run.target_tokenizer, run.config.decoding)

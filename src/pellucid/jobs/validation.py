@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from pellucid.decoding.engines import ModelEngine
 from pellucid.decoding.translate import Translator
 from pellucid.jobs.material import Encoded
 from pellucid.jobs.scoring import score_corpus
@@ -19,7 +20,8 @@ def validator(run: Run, objective: Objective, encoded: Encoded) -> Callable[[], 
     Lines are translated by greedy search.
     """
     settings = run.config.training
-    translator = Translator(objective.model, run.source_tokenizer, run.target_tokenizer, run.config.decoding)
+    engine = ModelEngine(objective.model)
+    translator = Translator(engine, run.source_tokenizer, run.target_tokenizer, run.config.decoding)
     plain = Objective(objective.model)
     examples = encoded.validation.examples
     plan = plan_batches(examples, batch_tokens=run.config.data.batch_tokens, seed=0, epoch=0)
@@ -28,7 +30,7 @@ def validator(run: Run, objective: Objective, encoded: Encoded) -> Callable[[], 
     def measure() -> dict[str, float]:
         loss, tokens = 0.0, 0
         for rows in plan:
-            batch = collate([examples[row] for row in rows]).to(translator.engine.device)
+            batch = collate([examples[row] for row in rows]).to(engine.device)
             ids = (batch.source, batch.target, batch.labels)
             loss += float(plain(*ids, batch.source_lengths, batch.target_lengths))
             tokens += batch.tokens

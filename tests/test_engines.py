@@ -48,12 +48,12 @@ def test_step_t_is_row_t_of_training(norm: str, positions: str) -> None:
 def test_a_step_leaves_the_state_it_was_given() -> None:
     given, engine = batch(), ModelEngine(tiny_run.model())
     first = engine.begin(given.source, given.source_lengths)
-    assert first.cache is None
+    assert first.past.length == 0
     _, second = engine.step(given.target[:, 0], first)
     once, _ = engine.step(given.target[:, 1], second)
     again, _ = engine.step(given.target[:, 1], second)
     assert torch.equal(once, again)
-    assert first.cache is None
+    assert (first.past.length, second.past.length) == (0, 1)
 
 
 def test_a_selected_state_goes_on_as_its_rows_would() -> None:
@@ -115,7 +115,8 @@ def test_an_engine_for_a_model_in_training_leaves_its_dropout_on_until_it_works(
     assert twice[0] == twice[1]  # without dropout
     model.train()
     state = engine.begin(given.source, given.source_lengths)
-    assert torch.equal(state.memory, engine.begin(given.source, given.source_lengths).memory)
+    again = engine.begin(given.source, given.source_lengths)
+    assert torch.equal(state.source.keys_values, again.source.keys_values)
 
 
 def test_learned_positions_have_an_end_and_others_none() -> None:

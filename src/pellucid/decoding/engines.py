@@ -1,5 +1,6 @@
 """What can find translations of a batch: here, our own model, in whatever precision its weights have."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol, runtime_checkable
@@ -8,15 +9,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pellucid.config import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
+from pellucid.config import BEGIN_ID, END_ID
 from pellucid.decoding.chances import Drawing
 from pellucid.decoding.hypotheses import Hypothesis, normalised
+from pellucid.decoding.past import Past
+from pellucid.decoding.precision import Precision, converted
 from pellucid.decoding.sampling import sample
 from pellucid.decoding.search import beam_search, greedy_search
+from pellucid.decoding.stepper import Source, Stepper
 from pellucid.decoding.stream import tokens_as_chosen
 from pellucid.decoding.wish import Wish
-from pellucid.model import Cache, Transformer
-from pellucid.shapes import Ids, Rows, States
+from pellucid.model import Transformer
+from pellucid.shapes import Ids, Rows
 from pellucid.text.batch import Batch
 
 __all__ = ["Engine", "ModelEngine", "ModelState"]
@@ -60,28 +64,41 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """What the model remembers of each live hypothesis: its source, and its own past once it has one."""
+    """What the model remembers of each live hypothesis: its past, and its source, which its sentence shares."""
 
-    memory: States
-    source_lengths: tuple[int, ...]
-    cache: Cache | None = None
+    stepper: Stepper
+    source: Source
+    past: Past
+
+    @property
+    def source_lengths(self) -> tuple[int, ...]:
+        """Real tokens of each hypothesis' source."""
+        return tuple(self.source.lengths[sentence] for sentence in self.source.grid.groups)
 
     def select(self, rows: Rows) -> "ModelState":
         """The state of the given hypotheses in the given order."""
-        rows = rows.to(self.memory.device)
-        lengths = tuple(self.source_lengths[row] for row in rows.tolist())
-        cache = None if self.cache is None else self.cache.select(rows)
-        return ModelState(self.memory.index_select(0, rows), lengths, cache)
+        chosen = rows.tolist()
+        return ModelState(self.stepper, self.source.select(chosen), self.past.select(chosen))
 
 
 class ModelEngine:
     """Takes steps with a `Transformer`, in evaluation mode and without gradients.
 
-    The mode is set when work begins, not before: an engine made for a model in training leaves its dropout on.
+    The mode is set when work begins, not before: an engine made for a model in training leaves its dropout on. What a
+    step needs of the weights is laid out anew when they have changed.
+
+    Args:
+        model: the network.
+        precision: the numbers that it computes with, see `converted`.
+
+    Raises:
+        ConfigError: the precision is unknown.
     """
 
-    def __init__(self, model: Transformer) -> None:
-        self.model = model
+    def __init__(self, model: Transformer, precision: Precision = "float32") -> None:
+        self.model = converted(model, precision)
+        self._stepper: Stepper | None = None
+        self._laid_out: tuple[tuple[int, int], ...] = ()
 
     @property
     def device(self) -> torch.device:
@@ -102,7 +119,18 @@ class ModelEngine:
             PositionError: a source is longer than the positions that the model has learned.
         """
         self.model.eval()
-        return ModelState(self.model.encode(source.to(self.device), source_lengths), source_lengths)
+        stepper = self._stepped()
+        read = stepper.read(self.model.encode(source.to(self.device), source_lengths), source_lengths)
+        return ModelState(stepper, read, stepper.begin(read))
+
+    def _stepped(self) -> Stepper:
+        """The step as the weights now are."""
+        parameters = self.model.stacks.decoder.parameters
+        weights = (*parameters(), self.model.head.weight, self.model.target_embedding.weight)
+        now = tuple((weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights)
+        if self._stepper is None or now != self._laid_out:
+            self._stepper, self._laid_out = Stepper(self.model), now
+        return self._stepper
 
     @torch.inference_mode()
     def step(self, ids: Int[Tensor, " rows"], state: ModelState) -> tuple[Float[Tensor, "rows vocabulary"], ModelState]:
@@ -110,12 +138,10 @@ class ModelEngine:
 
         They are the model's own, in float32 at least; padding, begin and unknown are no words, and made impossible.
         """
-        logits, cache = self.model.decode(
-            ids.to(self.device)[:, None], state.memory, state.source_lengths, cache=state.cache
-        )
-        log_probs = _log_softmax(logits[:, -1])
-        log_probs[:, [PAD_ID, UNKNOWN_ID, BEGIN_ID]] = float("-inf")
-        return log_probs, ModelState(state.memory, state.source_lengths, cache)
+        logits, past = state.stepper.step(ids.to(self.device), state.source, state.past)
+        log_probs = _log_softmax(logits)
+        log_probs[:, : BEGIN_ID + 1] = -math.inf  # padding, unknown and begin are the first ids
+        return log_probs, ModelState(state.stepper, state.source, past)
 
     def search(self, batch: Batch, limits: Sequence[int], wish: Wish) -> list[list[Hypothesis]]:
         """The candidates of each source, found by greedy or beam search, or drawn.

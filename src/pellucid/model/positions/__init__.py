@@ -6,6 +6,7 @@ from pellucid.model.positions.converters import halves_to_interleaved, interleav
 from pellucid.model.positions.interface import First, Positions
 from pellucid.model.positions.rotary import Rotary
 from pellucid.model.positions.t5 import T5Relative
+from pellucid.model.positions.turn import Turn
 
 __all__ = [
     "ALiBi",
@@ -16,6 +17,7 @@ __all__ = [
     "Rotary",
     "Sinusoidal",
     "T5Relative",
+    "Turn",
     "halves_to_interleaved",
     "interleaved_to_halves",
     "rotary_weights",

@@ -6,6 +6,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from pellucid.model.bias import Relative
+from pellucid.model.positions.turn import Turn
 from pellucid.shapes import Heads, States
 
 __all__ = ["First", "Positions"]
@@ -32,6 +33,10 @@ class Positions(nn.Module, ABC):
     def rotate(self, heads: Heads, first: First = 0) -> Heads:  # noqa: ARG002
         """Queries or keys (B, H, L, head_dim), turned to positions first, first + 1, ..."""
         return heads
+
+    def turn(self, length: int, first: int, like: Tensor) -> Turn | None:  # noqa: ARG002
+        """What `rotate` does to positions first, first + 1, ..., worked out once for many layers; None for nothing."""
+        return None
 
     def bias(self, queries: int, keys: int, first_query: int = 0) -> Relative | None:  # noqa: ARG002
         """What is added to the scores of queries first_query, first_query + 1, ... and keys 0, 1, ..., if anything."""

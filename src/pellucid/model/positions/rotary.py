@@ -4,13 +4,14 @@ import math
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pellucid.errors import ConfigError, ShapeError
 from pellucid.model.positions.counts import count
 from pellucid.model.positions.interface import First, Positions
 from pellucid.model.positions.places import places
+from pellucid.model.positions.turn import Turn
 from pellucid.shapes import Heads, States
 
 __all__ = ["Rotary"]
@@ -130,18 +131,27 @@ class Rotary(Positions):
                 f"Rotary(head_dim={self.head_dim}) was given heads of width {heads.shape[-1]}; make it for the width "
                 "of a head, d_model / num_heads"
             )
-        angles = places(first, heads)[..., None] * self.frequencies(heads.device)
+        return self._turn(places(first, heads), heads.dtype).apply(heads)
+
+    def turn(self, length: int, first: int, like: Tensor) -> Turn:
+        """The angles of positions first, first + 1, ..., for any number of layers: `rotate` without working them out anew.
+
+        Args:
+            length: how many positions.
+            first: the absolute position of the first.
+            like: what will be turned; only its dtype and its device are read.
+        """
+        at = torch.arange(first, first + length, device=like.device)
+        return self._turn(at, like.dtype)
+
+    def _turn(self, at: Int[Tensor, "*axes"], dtype: torch.dtype) -> Turn:
+        """The angles of those positions: (L, pairs), or (B, 1, L, pairs), where a sample's are those of all its heads."""
+        angles = at[..., None] * self.frequencies(at.device)
         if angles.dim() == 3:
-            angles = angles[:, None]  # a sample's angles are those of all its heads
-        exact = torch.promote_types(heads.dtype, torch.float32)
+            angles = angles[:, None]
+        exact = torch.promote_types(dtype, torch.float32)
         cos, sin = (angles.cos() * self.magnitude).to(exact), (angles.sin() * self.magnitude).to(exact)
-        if self.pairs == "halves":
-            one, other = heads.chunk(2, dim=-1)
-            turned = torch.cat([one * cos - other * sin, one * sin + other * cos], dim=-1)
-        else:
-            one, other = heads[..., 0::2], heads[..., 1::2]
-            turned = torch.stack([one * cos - other * sin, one * sin + other * cos], dim=-1).flatten(-2)
-        return turned.to(heads.dtype)
+        return Turn(cos, sin, halves=self.pairs == "halves")
 
     def _passage(self, length: int) -> tuple[int, float]:
         """YaRN's indices of the last pair that is kept and the first that is stretched in full."""

@@ -1,0 +1,129 @@
+"""What each hypothesis has said, as keys and values of every layer: kept once, reordered by index, grown in blocks.
+
+The hypotheses of a beam share most of their past. So a group keeps the keys and values of all steps of all its
+hypotheses side by side, in *slots*, and each row knows which slots it comes from. To reorder a beam changes that table
+and nothing else; attention masks the slots that are another's. Where many rows stand in a group, a copy for each is
+cheaper than a mask over all, and each row becomes a group of its own.
+
+States are values: a room is written only behind what its state has used, and by one state. Another that stands at the
+same place copies.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pellucid.decoding.grid import Grid
+
+__all__ = ["Past"]
+
+WIDE = 8  # rows of a group from which each gets a copy
+BLOCK = 16  # steps that a room is made longer by
+
+
+class Room:
+    """Memory for keys and values, some of it written: (layers, 2, groups, heads, capacity, head_dim)."""
+
+    def __init__(self, tensor: Float[Tensor, "layers two groups heads capacity head_dim"], used: int) -> None:
+        self.tensor = tensor
+        self.used = used
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The keys and values of the steps so far.
+
+    Attributes:
+        room: where they are kept.
+        grid: which group each row stands in.
+        steps: of each used slot, at which step it was written.
+        seen: which slots each row comes from, or None where each row is a group and comes from all.
+    """
+
+    room: Room
+    grid: Grid
+    steps: tuple[int, ...] = ()
+    seen: Bool[Tensor, "rows slots"] | None = None
+
+    @staticmethod
+    def empty(rows: int, like: Float[Tensor, "layers two groups heads keys head_dim"]) -> "Past":
+        """The past of rows that have said nothing, for as many layers and heads as `like` has."""
+        layers, _, _, heads, _, head_dim = like.shape
+        grid = Grid.alone(rows, like.device)
+        return Past(Room(like.new_empty(layers, 2, rows, heads, BLOCK, head_dim), 0), grid)
+
+    @property
+    def length(self) -> int:
+        """Steps so far, which is the absolute position of the next."""
+        return self.steps[-1] + 1 if self.steps else 0
+
+    def longer(self) -> "Past":
+        """The past with slots for one more step, which each row sees its own of; what is written there comes after."""
+        used, width = len(self.steps), self.grid.width
+        room = self.room
+        if room.used != used or used + width > room.tensor.shape[4]:
+            room = _copied(room.tensor[:, :, :, :, :used], used + width * BLOCK)
+        room.used = used + width
+        seen = self.seen
+        if seen is not None or width > 1:
+            rows = len(self.grid.groups)
+            old = seen if seen is not None else torch.ones(rows, used, dtype=torch.bool, device=self.grid.device)
+            places = torch.tensor(self.grid.places, device=self.grid.device)
+            own = places[:, None] == torch.arange(width, device=self.grid.device)
+            seen = torch.cat([old, own], dim=1)
+        return Past(room, self.grid, (*self.steps, *[self.length] * width), seen)
+
+    def write(self, layer: int, keys_values: Float[Tensor, "two groups heads places head_dim"]) -> None:
+        """Put the newest step's keys and values of a layer in its slots."""
+        used = len(self.steps)
+        self.room.tensor[layer, :, :, :, used - self.grid.width : used] = keys_values
+
+    def keys_values(self, layer: int) -> Float[Tensor, "two groups_heads slots head_dim"]:
+        """All keys and values of a layer, the heads of a group one after another."""
+        return self.room.tensor[layer, :, :, :, : len(self.steps)].flatten(1, 2)
+
+    def hidden(self, dtype: torch.dtype) -> Float[Tensor, "groups 1 places slots"] | None:
+        """What is added to scores to hide the slots that are another's; None where there are none."""
+        if self.seen is None:
+            return None
+        added = torch.zeros(self.seen.shape, dtype=dtype, device=self.grid.device)
+        return self.grid.spread(added.masked_fill_(~self.seen, -math.inf))[:, None]
+
+    def select(self, rows: Sequence[int]) -> "Past":
+        """The past of those rows, in their order and with repeats."""
+        grid, groups = self.grid.select(rows)
+        seen = None if self.seen is None else self.seen[torch.tensor(rows, device=self.grid.device)]
+        if grid.width > WIDE:
+            return self._alone(grid, groups, seen)
+        if grid.width > 1 and seen is None:
+            seen = torch.ones(len(rows), len(self.steps), dtype=torch.bool, device=grid.device)
+        if groups == list(range(self.grid.count)):
+            return replace(self, grid=grid, seen=seen)
+        chosen = torch.tensor(groups, device=grid.device)
+        used = len(self.steps)
+        tensor = self.room.tensor[:, :, :, :, :used].index_select(2, chosen)
+        return Past(Room(tensor, used), grid, self.steps, seen)
+
+    def _alone(self, grid: Grid, groups: Sequence[int], seen: Bool[Tensor, "rows slots"] | None) -> "Past":
+        """The past of rows of `grid`, each copied into a group of its own."""
+        rows = len(grid.groups)
+        old = torch.tensor([groups[group] for group in grid.groups], device=grid.device)
+        used = len(self.steps)
+        if seen is None:
+            tensor = self.room.tensor[:, :, :, :, :used].index_select(2, old)
+        else:
+            # each row sees one slot a step; advanced indices put their axes, (rows, steps), first
+            slots = seen.nonzero()[:, 1].view(rows, self.length)
+            tensor = self.room.tensor[:, :, old[:, None], :, slots].permute(2, 3, 0, 4, 1, 5)
+        return Past(Room(tensor, self.length), Grid.alone(rows, grid.device), tuple(range(self.length)))
+
+
+def _copied(used: Tensor, capacity: int) -> Room:
+    """A larger room with the same beginning."""
+    tensor = used.new_empty(*used.shape[:4], capacity, used.shape[5])
+    tensor[:, :, :, :, : used.shape[4]] = used
+    return Room(tensor, used.shape[4])

@@ -14,6 +14,7 @@ from pellucid.decoding.chances import Drawing
 from pellucid.decoding.hypotheses import Hypothesis, normalised
 from pellucid.decoding.past import Past
 from pellucid.decoding.precision import Precision, converted
+from pellucid.decoding.reader import Reader
 from pellucid.decoding.sampling import sample
 from pellucid.decoding.search import beam_search, greedy_search
 from pellucid.decoding.stepper import Source, Stepper
@@ -97,8 +98,9 @@ class ModelEngine:
 
     def __init__(self, model: Transformer, precision: Precision = "float32") -> None:
         self.model = converted(model, precision)
-        self._stepper: Stepper | None = None
-        self._laid_out: tuple[tuple[int, int], ...] = ()
+        self._modules = list(self.model.modules())
+        self._stacks: tuple[Reader, Stepper] | None = None
+        self._weights: list[tuple[int, int]] = []
 
     @property
     def device(self) -> torch.device:
@@ -118,19 +120,22 @@ class ModelEngine:
         Raises:
             PositionError: a source is longer than the positions that the model has learned.
         """
-        self.model.eval()
-        stepper = self._stepped()
-        read = stepper.read(self.model.encode(source.to(self.device), source_lengths), source_lengths)
+        reader, stepper = self._laid_out()
+        read = stepper.read(reader.read(source.to(self.device), source_lengths), source_lengths)
         return ModelState(stepper, read, stepper.begin(read))
 
-    def _stepped(self) -> Stepper:
-        """The step as the weights now are."""
-        parameters = self.model.stacks.decoder.parameters
-        weights = (*parameters(), self.model.head.weight, self.model.target_embedding.weight)
-        now = tuple((weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights)
-        if self._stepper is None or now != self._laid_out:
-            self._stepper, self._laid_out = Stepper(self.model), now
-        return self._stepper
+    def _laid_out(self) -> tuple[Reader, Stepper]:
+        """Both stacks as their weights now are, in evaluation mode."""
+        weights = []
+        for module in self._modules:
+            if module.training:
+                self.model.eval()
+            for weight in (*module._parameters.values(), *module._buffers.values()):
+                if weight is not None:
+                    weights.append((weight.data_ptr(), 0 if weight.is_inference() else weight._version))
+        if self._stacks is None or weights != self._weights:
+            self._stacks, self._weights = (Reader(self.model), Stepper(self.model)), weights
+        return self._stacks
 
     @torch.inference_mode()
     def step(self, ids: Int[Tensor, " rows"], state: ModelState) -> tuple[Float[Tensor, "rows vocabulary"], ModelState]:

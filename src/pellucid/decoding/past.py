@@ -77,14 +77,21 @@ class Past:
             seen = torch.cat([old, own], dim=1)
         return Past(room, self.grid, (*self.steps, *[self.length] * width), seen)
 
-    def write(self, layer: int, keys_values: Float[Tensor, "two groups heads places head_dim"]) -> None:
-        """Put the newest step's keys and values of a layer in its slots."""
+    def newest(self) -> tuple[Float[Tensor, "groups places two heads head_dim"], ...]:
+        """The slots of the newest step, for each layer, to be written."""
         used = len(self.steps)
-        self.room.tensor[layer, :, :, :, used - self.grid.width : used] = keys_values
+        return self.room.tensor[:, :, :, :, used - self.grid.width : used].permute(0, 2, 4, 1, 3, 5).unbind()
 
-    def keys_values(self, layer: int) -> Float[Tensor, "two groups_heads slots head_dim"]:
-        """All keys and values of a layer, the heads of a group one after another."""
-        return self.room.tensor[layer, :, :, :, : len(self.steps)].flatten(1, 2)
+    def keys(self) -> tuple[Float[Tensor, "groups_heads head_dim slots"], ...]:
+        """All keys of each layer, the heads of a group one after another, laid out for a product with queries."""
+        return self._all(0).transpose(2, 3).unbind()
+
+    def values(self) -> tuple[Float[Tensor, "groups_heads slots head_dim"], ...]:
+        """All values of each layer, the heads of a group one after another."""
+        return self._all(1).unbind()
+
+    def _all(self, which: int) -> Float[Tensor, "layers groups_heads slots head_dim"]:
+        return self.room.tensor[:, which, :, :, : len(self.steps)].flatten(1, 2)
 
     def hidden(self, dtype: torch.dtype) -> Float[Tensor, "groups 1 places slots"] | None:
         """What is added to scores to hide the slots that are another's; None where there are none."""

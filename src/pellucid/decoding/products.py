@@ -4,6 +4,7 @@ A product knows nothing of the rows beside a row: what it gives for a row depend
 bits of a float, which a kernel may sum in another order for another number of rows; 8-bit sums are exact).
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,15 +13,14 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from jaxtyping import Float, Int8
 from torch import Tensor, nn
 
-__all__ = ["EightBit", "Product", "joined", "product", "quantised"]
+__all__ = ["EightBit", "Plain", "joined", "quantised"]
 
-Product = Callable[[Float[Tensor, "*rows inside"]], Float[Tensor, "*rows outside"]]
-"""States (..., in) -> states (..., out)."""
+# The greatest number of a row is 63 steps: in seven bits, products never overflow the 16-bit sums of AVX2.
+STEPS = 63
+ZERO = 64  # what stands for 0 among them
+WEIGHT_STEPS = 127
 
-MANY_CELLS, SOME_CELLS = (
-    2**19,
-    2**17,
-)  # of a weight from which oneDNN is faster than BLAS: for any rows, and for several
+SMALL = 2**17  # cells of a weight up to which one row is faster without oneDNN: measured
 STEPS = (
     63  # of a row's greatest number on either side of 0: seven bits, whose products never overflow AVX2's 16-bit sums
 )
@@ -28,35 +28,56 @@ ZERO = 64  # what stands for 0 among them
 WEIGHT_STEPS = 127
 
 
-def product(weight: Float[Tensor, "outside inside"], bias: Float[Tensor, " outside"] | None) -> Product:
-    """States @ weight.T + bias, by the kernel that is fastest for the matrix."""
-    pack = _packed(weight, bias) if weight.numel() >= SOME_CELLS else None
-    if pack is None:
-        return lambda states: F.linear(states, weight, bias)
-    packed = pack  # for mypy, which forgets it inside the function
-    if weight.numel() >= MANY_CELLS:
-        return packed
-    width = weight.shape[1]
-    return lambda states: F.linear(states, weight, bias) if states.numel() == width else packed(states)
+class Plain(nn.Module):
+    """states @ weight.T + bias; on a CPU by oneDNN, with the weight laid out as it likes it.
+
+    It is what `torch.nn.Linear` gives, faster where the weight has to come from memory, as in a step of few rows.
+    """
+
+    def __init__(self, weight: Float[Tensor, "outside inside"], bias: Float[Tensor, " outside"] | None) -> None:
+        super().__init__()
+        self._weight, self._bias = weight.detach(), None if bias is None else bias.detach()
+        self._packed = _packed(self._weight)
+        self._is_small = weight.numel() <= SMALL
+
+    def forward(self, states: Float[Tensor, "*rows inside"]) -> Float[Tensor, "*rows outside"]:
+        """(..., in) -> (..., out)."""
+        if self._packed is None or (self._is_small and len(states) == 1):
+            return F.linear(states, self._weight, self._bias)
+        given: Tensor = _LINEAR(states, self._packed, self._bias, "none", [], "")
+        return given
+
+    def active(self, states: Float[Tensor, "*rows inside"]) -> Float[Tensor, "*rows outside"]:
+        """The same with relu behind it."""
+        if self._packed is None:
+            return F.linear(states, self._weight, self._bias).relu_()
+        given: Tensor = _LINEAR(states, self._packed, self._bias, "relu", [], "")
+        return given
+
+    def added(
+        self, states: Float[Tensor, "*rows inside"], others: Float[Tensor, "*rows outside"]
+    ) -> Float[Tensor, "*rows outside"]:
+        """Others + the product."""
+        if self._packed is None or (self._is_small and len(states) == 1):
+            return others + F.linear(states, self._weight, self._bias)
+        given: Tensor = _LINEAR.binary(states, others, self._packed, self._bias, "add")
+        return given
 
 
-def _packed(weight: Tensor, bias: Tensor | None) -> Product | None:
-    """The product by oneDNN with the weight laid out as it likes it; None where torch has none for this weight."""
+_LINEAR = torch.ops.mkldnn._linear_pointwise
+
+
+def _packed(weight: Tensor) -> Tensor | None:
+    """The weight as oneDNN likes it; None where torch has no oneDNN for it."""
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or not torch._C._has_mkldnn:
         return None
     try:
-        laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
-        kernel = torch.ops.mkldnn._linear_pointwise.default
-        kernel(weight.new_zeros(1, weight.shape[1]), laid_out, bias, "none", [], "")
-    except (AttributeError, RuntimeError):  # torch's own door to oneDNN, which another version may have moved
+        laid_out: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        states = weight.new_zeros(1, weight.shape[1])
+        _LINEAR.binary(states, weight.new_zeros(1, len(weight)), laid_out, None, "add")
+    except (AttributeError, RuntimeError):  # it is torch's own door to oneDNN, which another version may have moved
         return None
-    own_bias = None if bias is None else bias.detach()
-
-    def multiply(states: Tensor) -> Tensor:
-        given: Tensor = kernel(states, laid_out, own_bias, "none", [], "")
-        return given
-
-    return multiply
+    return laid_out
 
 
 def quantised(
@@ -108,11 +129,23 @@ class EightBit(nn.Module):
 
     def forward(self, states: Float[Tensor, "*rows inside"]) -> Float[Tensor, "*rows outside"]:
         """(..., in) -> (..., out)."""
-        rows = states.reshape(-1, states.shape[-1])
+        rows = states if states.dim() == 2 else states.reshape(-1, states.shape[-1])
         most = rows.abs().amax(dim=1, keepdim=True).clamp_min_(torch.finfo(torch.float32).tiny)
         sums = self._kernel(rows / most)
         out = sums.mul_(most) if self.bias is None else torch.addcmul(self.bias, sums, most)
-        return out.view(*states.shape[:-1], len(self.steps))
+        return out if states.dim() == 2 else out.view(*states.shape[:-1], len(self.steps))
+
+    def active(self, states: Float[Tensor, "*rows inside"]) -> Float[Tensor, "*rows outside"]:
+        """The same with relu behind it."""
+        out: Tensor = self(states).relu_()
+        return out
+
+    def added(
+        self, states: Float[Tensor, "*rows inside"], others: Float[Tensor, "*rows outside"]
+    ) -> Float[Tensor, "*rows outside"]:
+        """Others + the product."""
+        out: Tensor = others + self(states)
+        return out
 
 
 def _eight_bit_kernel(codes: Tensor, steps: Tensor) -> Callable[[Tensor], Tensor]:
@@ -120,8 +153,12 @@ def _eight_bit_kernel(codes: Tensor, steps: Tensor) -> Callable[[Tensor], Tensor
     packed = _fbgemm_weight(codes, steps) if codes.device.type == "cpu" else None
     if packed is None:
         worth, numbers = steps / STEPS, codes.float()
+
         # up to 2**24, which 2,000 inputs never pass, float32 sums whole numbers exactly
-        return lambda rows: F.linear((rows * STEPS).round(), numbers) * worth
+        def multiply_by_formula(rows: Tensor) -> Tensor:
+            return F.linear((rows * STEPS).round(), numbers) * worth
+
+        return multiply_by_formula
     kernel = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
 
     def multiply(rows: Tensor) -> Tensor:
@@ -139,15 +176,18 @@ def _fbgemm_weight(codes: Tensor, steps: Tensor) -> Any:
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm"  # read while packing only
     try:
-        weight = torch._make_per_channel_quantized_tensor(codes, steps.double(), zeros, 0)
-        return torch.ops.quantized.linear_prepack(weight, None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch means to drop these one day, and then the formula serves
+            weight = torch._make_per_channel_quantized_tensor(codes, steps.double(), zeros, 0)
+            packed: Any = torch.ops.quantized.linear_prepack(weight, None)
+            return packed
     except (AttributeError, RuntimeError):
         return None
     finally:
         torch.backends.quantized.engine = before
 
 
-def joined(maps: Sequence[nn.Linear | EightBit], scales: Sequence[float]) -> Product:
+def joined(maps: Sequence[nn.Linear | EightBit], scales: Sequence[float]) -> Plain | EightBit:
     """Several linear maps of the same states as one product, their outputs side by side, each times its scale."""
     pairs = list(zip(maps, scales, strict=True))
     bias = None
@@ -157,7 +197,7 @@ def joined(maps: Sequence[nn.Linear | EightBit], scales: Sequence[float]) -> Pro
         steps = torch.cat([linear.steps * scale for linear, scale in pairs if isinstance(linear, EightBit)])
         return EightBit(torch.cat([linear.weight for linear in maps]), steps, bias)
     weight = torch.cat([linear.weight.detach() * scale for linear, scale in pairs])
-    return product(weight, bias)
+    return Plain(weight, bias)
 
 
 def _bias_of(linear: nn.Linear | EightBit) -> Tensor:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -110,8 +111,10 @@ def best_tokens(
     """The `count` likeliest tokens of each row, or all, likeliest first and of equals the lowest id first.
 
     `topk` alone keeps any of several equals. So it is asked for one more: only a row with equals on both sides of the
-    cut needs a full sort.
+    cut needs a full sort. `max` takes the first of equals.
     """
+    if count == 1:
+        return log_probs.max(dim=-1, keepdim=True)
     values, tokens = log_probs.topk(min(count + 1, log_probs.shape[1]), dim=-1)
     if values.shape[1] > count:
         torn = (values[:, -2] == values[:, -1]) & (values[:, -1] > -math.inf)
@@ -134,21 +137,25 @@ def _branches(
     Each sentence's rows are laid side by side in a grid, so that one sort serves all sentences. Of equals the earlier
     parent's stands first, then the likelier token, then the lower id.
     """
-    width, count = max(len(sentence.live) for sentence in live), values.shape[1]
+    # in float64, where a sum loses nothing; rounding above zero would break the stopping rule
+    gains = values.to("cpu", torch.float64).clamp_(max=0.0).numpy()
+    if keep == 1:
+        pairs = zip(live, tokens[:, 0].tolist(), gains[:, 0].tolist(), strict=True)
+        found = [Branch(0, token, sentence.live[0].log_prob + gain) for sentence, token, gain in pairs]
+        return [[branch] if branch.log_prob > -math.inf else [] for branch in found]
+    width, count = max(len(sentence.live) for sentence in live), gains.shape[1]
     places = [width * i + place for i, sentence in enumerate(live) for place in range(len(sentence.live))]
     totals = [prefix.log_prob for sentence in live for prefix in sentence.live]
-    cells = torch.tensor(places, device=values.device)
-    # half precision would lose too much of a sum, and rounding above zero would break the stopping rule
-    values = values.to(torch.promote_types(values.dtype, torch.float32)).clamp(max=0.0)
-    sums = torch.tensor(totals, dtype=values.dtype, device=values.device)[:, None] + values
-    grid = values.new_full((len(live) * width, count), -math.inf).index_copy(0, cells, sums)
-    token_grid = tokens.new_zeros((len(live) * width, count)).index_copy(0, cells, tokens)
-    best, cell = grid.view(len(live), -1).sort(dim=-1, descending=True, stable=True)
-    best, cell = best[:, :keep], cell[:, :keep]
-    parent, token = torch.stack([cell // count, token_grid.view(len(live), -1).gather(1, cell)]).tolist()
+    grid = np.full((len(live) * width, count), -math.inf)
+    grid[places] = np.array(totals)[:, None] + gains
+    words = np.zeros(grid.shape, dtype=np.int64)
+    words[places] = tokens.cpu().numpy()
+    sums, words = grid.reshape(len(live), -1), words.reshape(len(live), -1)
+    best = np.argsort(-sums, axis=1, kind="stable")[:, :keep]
+    columns = best // count, np.take_along_axis(words, best, axis=1), np.take_along_axis(sums, best, axis=1)
     return [
-        [Branch(*branch) for branch in zip(*columns, strict=True) if branch[-1] > -math.inf]
-        for columns in zip(parent, token, best.tolist(), strict=True)
+        [Branch(*branch) for branch in zip(*rows, strict=True) if branch[-1] > -math.inf]
+        for rows in zip(*(column.tolist() for column in columns), strict=True)
     ]
 
 

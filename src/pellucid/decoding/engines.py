@@ -98,9 +98,9 @@ class ModelEngine:
 
     def __init__(self, model: Transformer, precision: Precision = "float32") -> None:
         self.model = converted(model, precision)
-        self._modules = list(self.model.modules())
         self._stacks: tuple[Reader, Stepper] | None = None
-        self._weights: list[tuple[int, int]] = []
+        self._marks: list[tuple[int, int]] = []
+        self._numbers = torch.empty(0)
 
     @property
     def device(self) -> torch.device:
@@ -125,16 +125,21 @@ class ModelEngine:
         return ModelState(stepper, read, stepper.begin(read))
 
     def _laid_out(self) -> tuple[Reader, Stepper]:
-        """Both stacks as their weights now are, in evaluation mode."""
-        weights = []
-        for module in self._modules:
-            if module.training:
-                self.model.eval()
-            for weight in (*module._parameters.values(), *module._buffers.values()):
-                if weight is not None:
-                    weights.append((weight.data_ptr(), 0 if weight.is_inference() else weight._version))
-        if self._stacks is None or weights != self._weights:
-            self._stacks, self._weights = (Reader(self.model), Stepper(self.model)), weights
+        """Both stacks as their weights now are, in evaluation mode.
+
+        A changed weight shows by its place, its version, or, as torch's fused optimizers count no versions, by the
+        numbers of the vectors, all of which every step of training moves.
+        """
+        modules = list(self.model.modules())
+        weights = [weight for module in modules for weight in module._parameters.values() if weight is not None]
+        marks = [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
+        vectors = [weight.detach() for weight in weights if weight.dim() == 1]
+        numbers = torch.cat(vectors) if vectors else torch.empty(0)
+        if any(module.training for module in modules):
+            self.model.eval()
+            self._stacks = None
+        if self._stacks is None or marks != self._marks or not torch.equal(numbers, self._numbers):
+            self._stacks, self._marks, self._numbers = (Reader(self.model), Stepper(self.model)), marks, numbers
         return self._stacks
 
     @torch.inference_mode()

@@ -36,9 +36,11 @@ class Plain(nn.Module):
 
     def __init__(self, weight: Float[Tensor, "outside inside"], bias: Float[Tensor, " outside"] | None) -> None:
         super().__init__()
-        self._weight, self._bias = weight.detach(), None if bias is None else bias.detach()
-        self._packed = _packed(self._weight)
+        self._bias = None if bias is None else bias.detach()
+        self._packed = _packed(weight.detach())
         self._is_small = weight.numel() <= SMALL
+        # what is packed is not kept twice
+        self._weight = weight.detach() if self._packed is None or self._is_small else weight.new_empty(0)
 
     def forward(self, states: Float[Tensor, "*rows inside"]) -> Float[Tensor, "*rows outside"]:
         """(..., in) -> (..., out)."""

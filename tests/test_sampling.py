@@ -338,7 +338,8 @@ def test_no_gradients_are_kept_inside_and_outside_all_is_as_it_was() -> None:
         inside.append(torch.is_grad_enabled())
         return torch.tensor([[-1.0, math.log(1 - math.exp(-1))]]), state
 
-    state, marks = Sentences(torch.arange(1)), {"start_id": START, "end_id": END, "max_length": 7}
+    state = Sentences(torch.arange(1))
+    marks: dict[str, Any] = {"start_id": START, "end_id": END, "max_length": 7}
     given_out = tokens_as_chosen(step, state, sampling=Sampling(top_k=1), seed=1, **marks)
     next(given_out)
     assert torch.is_grad_enabled()

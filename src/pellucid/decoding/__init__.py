@@ -2,8 +2,10 @@
 
 from pellucid.decoding.chances import Sampling
 from pellucid.decoding.loading import load
+from pellucid.decoding.rules import Rules
 from pellucid.decoding.sampling import sample
 from pellucid.decoding.search import Hypothesis, State, Step, beam_search, greedy_search, length_normaliser
+from pellucid.decoding.trace import Trace
 from pellucid.decoding.translate import READ_AHEAD, Translator
 from pellucid.decoding.translation import Candidate, Translation
 
@@ -11,9 +13,11 @@ __all__ = [
     "READ_AHEAD",
     "Candidate",
     "Hypothesis",
+    "Rules",
     "Sampling",
     "State",
     "Step",
+    "Trace",
     "Translation",
     "Translator",
     "beam_search",

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pellucid.config.settings import known
-from pellucid.decoding.search import best_tokens
+from pellucid.decoding.ranking import best_tokens
 from pellucid.errors import DecodingError
 
 __all__ = ["Drawing", "Sampling", "own_seed", "pick", "seed_or_fresh", "weigh"]

@@ -12,8 +12,10 @@ from typing import TypeVar
 import torch
 
 from pellucid.decoding.chances import Sampling, own_seed, pick, seed_or_fresh
-from pellucid.decoding.hypotheses import Hypothesis, length_normaliser, normalised
-from pellucid.decoding.search import State, Step, check_best, check_step, greedy_search, limits_of, select_rows
+from pellucid.decoding.hypotheses import Hypothesis, LengthRule, length_normaliser, normalised
+from pellucid.decoding.ranking import check_best, check_step
+from pellucid.decoding.rules import Rules, ruled, rules_of
+from pellucid.decoding.search import State, Step, greedy_search, limits_of, select_rows
 from pellucid.errors import DecodingError
 
 __all__ = ["Draw", "grow", "sample"]
@@ -28,10 +30,12 @@ class Draw:
         row: where it stands among the rows of the next step.
         limit: the most tokens it may have, its end mark counted.
         seed: what its numbers come from.
+        rules: what the sentence must and must not be, phrases that are forced left out.
     """
 
-    def __init__(self, row: int, limit: int, seed: int) -> None:
+    def __init__(self, row: int, limit: int, seed: int, rules: Rules | None = None) -> None:
         self.row = row
+        self.rules = rules
         self.ids: list[int] = []
         self.log_prob = 0.0
         self.finished = False
@@ -42,6 +46,11 @@ class Draw:
     def number(self) -> float:
         """The next of its uniform numbers, from 0 up to 1."""
         return torch.rand((), generator=self._generator, dtype=torch.float64).item()
+
+    def found(self, length_penalty: float, length_rule: LengthRule) -> Hypothesis:
+        """What was drawn, scored as a search of that penalty scores it."""
+        made = Hypothesis(tuple(self.ids), self.log_prob, 0.0, self.finished)
+        return normalised(made, length_penalty, length_rule)
 
     def take(self, token: int, log_prob: float, end_id: int) -> None:
         """Go on with a token, which may be the end mark."""
@@ -66,13 +75,16 @@ def grow(
         with torch.no_grad():  # not around the yield: what happens there is the caller's
             log_probs, state = step(ids, state)
             check_step(log_probs, len(ids), end_id)
-            highest = log_probs.amax(dim=-1).tolist()
-            check_best(highest)
-            for draw in live:
-                draw.is_over = highest[draw.row] == -math.inf
+            check_best(log_probs.amax(dim=-1).tolist())
+            own = log_probs[[draw.row for draw in live]]
+            weighed = ruled(own, [(draw.rules, tuple(draw.ids)) for draw in live], end_id)
+            highest = weighed.amax(dim=-1)
+            for draw, most in zip(live, highest.tolist(), strict=True):
+                draw.is_over = most == -math.inf
             if live := [draw for draw in live if not draw.is_over]:
-                own = log_probs[[draw.row for draw in live]]
-                tokens = pick(own, [draw.number() for draw in live], sampling)
+                going = highest > -math.inf
+                own, weighed = own[going], weighed[going]
+                tokens = pick(weighed, [draw.number() for draw in live], sampling)
                 taken = own.gather(1, tokens[:, None])[:, 0].tolist()
                 for draw, token, log_prob in zip(live, tokens.tolist(), taken, strict=True):
                     draw.take(token, log_prob, end_id)
@@ -99,6 +111,8 @@ def sample(
     samples: int = 1,
     seed: int | Sequence[int] | None = None,
     length_penalty: float = 0.0,
+    length_rule: LengthRule = "gnmt",
+    rules: Rules | Sequence[Rules] | None = None,
 ) -> list[list[Hypothesis]]:
     """Draw sentences token by token from the step's probabilities, tempered and cut off as `Sampling` says.
 
@@ -119,6 +133,9 @@ def sample(
         seed: one number, of which each sentence takes its own by its place (`own_seed`), or one for each sentence;
             None takes it from torch's generator.
         length_penalty: see `length_normaliser`; it changes scores, not draws.
+        length_rule: the same.
+        rules: what sentences must and must not be, before anything is cut off; one for all, or one for each. Phrases
+            cannot be forced into what is drawn.
 
     Returns:
         For each sentence its hypotheses in the order they were drawn, and not ranked: the first ones are the same
@@ -141,21 +158,21 @@ def sample(
         raise DecodingError(f"samples was given {samples}, but it counts hypotheses to draw; give 1 or more")
     limits, seeds = limits_of(batch, max_length), _seeds_of(batch, seed)
     for limit in limits:
-        length_normaliser(limit, length_penalty)  # the extreme one: refuse it before any work is done
+        length_normaliser(limit, length_penalty, length_rule)  # the extreme one: refuse it before any work is done
+    followed = rules_of(batch, rules, limits, end_id)
+    if any(one is not None and one.forced for one in followed):
+        raise DecodingError("phrases cannot be forced into what is drawn; search with a beam, or force a prefix")
     if temperature == 0:
-        best = greedy_search(step, state, batch=batch, start_id=start_id, end_id=end_id, max_length=limits)
-        return [[normalised(hypothesis, length_penalty)] * samples for hypothesis in best]
+        best = greedy_search(step, state, batch=batch, start_id=start_id, end_id=end_id, max_length=limits, rules=rules)
+        return [[normalised(hypothesis, length_penalty, length_rule)] * samples for hypothesis in best]
     draws = [
-        [Draw(row, limit, own_seed(own, number)) for number in range(samples)]
-        for row, (limit, own) in enumerate(zip(limits, seeds, strict=True))
+        [Draw(row, limit, own_seed(own, number), kept) for number in range(samples)]
+        for row, (limit, own, kept) in enumerate(zip(limits, seeds, followed, strict=True))
     ]
     every = [draw for sentence in draws for draw in sentence]
     for _ in grow(step, state, every, batch=batch, start_id=start_id, end_id=end_id, sampling=sampling):
         pass
-    return [
-        [normalised(Hypothesis(tuple(one.ids), one.log_prob, 0.0, one.finished), length_penalty) for one in sentence]
-        for sentence in draws
-    ]
+    return [[one.found(length_penalty, length_rule) for one in sentence] for sentence in draws]
 
 
 def _seeds_of(batch: int, seed: int | Sequence[int] | None) -> list[int]:

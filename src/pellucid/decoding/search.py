@@ -11,14 +11,18 @@ are made within the sentence.
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Literal, Protocol, TypeVar, overload, runtime_checkable
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pellucid.decoding.hypotheses import Branch, Hypothesis, Pool, Sentence, length_normaliser
+from pellucid.decoding.branches import histories, ranked_branches, with_rules
+from pellucid.decoding.diverse import Rivals, check_groups
+from pellucid.decoding.hypotheses import Hypothesis, LengthRule, Pool, Sentence, length_normaliser
+from pellucid.decoding.ranking import best_tokens, check_best, check_step
+from pellucid.decoding.rules import Rules, ruled, rules_of
+from pellucid.decoding.trace import Trace
 from pellucid.errors import DecodingError
 
 __all__ = [
@@ -26,17 +30,11 @@ __all__ = [
     "State",
     "Step",
     "beam_search",
-    "best_tokens",
-    "check_best",
-    "check_step",
     "greedy_search",
     "length_normaliser",
     "limits_of",
     "select_rows",
 ]
-
-_ROUNDING = 1e-3  # how far above zero a log-probability may stand by rounding, as an average of models does
-
 
 S = TypeVar("S", bound="State")
 
@@ -76,89 +74,6 @@ def limits_of(batch: int, max_length: int | Sequence[int]) -> list[int]:
     return limits
 
 
-def check_step(log_probs: Tensor, rows: int, end_id: int) -> None:
-    """Refuse what cannot be a step's answer for `rows` rows."""
-    if not log_probs.is_floating_point() or log_probs.ndim != 2 or log_probs.shape[0] != rows:
-        raise DecodingError(
-            f"the step gave {log_probs.dtype} of shape {tuple(log_probs.shape)} for {rows} ids; "
-            f"give log-probabilities as floats of shape ({rows}, vocabulary)"
-        )
-    if not 0 <= end_id < log_probs.shape[1]:
-        raise DecodingError(
-            f"end_id was given {end_id}, but the step knows {log_probs.shape[1]} tokens, so that no sentence could "
-            "end; give the end mark's id in the step's vocabulary"
-        )
-
-
-def check_best(values: Sequence[float]) -> None:
-    """Refuse rows whose highest value shows that they are no log-probabilities; a NaN counts as highest."""
-    for row, value in enumerate(values):
-        if math.isnan(value):
-            raise DecodingError(
-                f"the step gave log-probabilities that are NaN in row {row}, and a search cannot rank them; "
-                "look for an overflow or a NaN weight in the model"
-            )
-        if value > _ROUNDING:
-            raise DecodingError(
-                f"the step gave {value:.4g} in row {row}, but a log-probability is at most 0; "
-                "apply log_softmax to the model's logits"
-            )
-
-
-def best_tokens(
-    log_probs: Float[Tensor, "rows vocabulary"], count: int
-) -> tuple[Float[Tensor, "rows count"], Int[Tensor, "rows count"]]:
-    """The `count` likeliest tokens of each row, or all, likeliest first and of equals the lowest id first.
-
-    `topk` alone keeps any of several equals. So it is asked for one more: only a row with equals on both sides of the
-    cut needs a full sort. `max` takes the first of equals.
-    """
-    if count == 1:
-        return log_probs.max(dim=-1, keepdim=True)
-    values, tokens = log_probs.topk(min(count + 1, log_probs.shape[1]), dim=-1)
-    if values.shape[1] > count:
-        torn = (values[:, -2] == values[:, -1]) & (values[:, -1] > -math.inf)
-        rows = torn.nonzero().flatten()
-        values, tokens = values[:, :count], tokens[:, :count]
-        if len(rows):
-            ordered, order = log_probs[rows].sort(dim=-1, descending=True, stable=True)
-            values = values.index_copy(0, rows, ordered[:, :count])
-            tokens = tokens.index_copy(0, rows, order[:, :count])
-    tokens, order = tokens.sort(dim=-1)
-    values, order = values.gather(1, order).sort(dim=-1, descending=True, stable=True)
-    return values, tokens.gather(1, order)
-
-
-def _branches(
-    values: Float[Tensor, "rows count"], tokens: Int[Tensor, "rows count"], live: Sequence[Sentence], keep: int
-) -> list[list[Branch]]:
-    """The `keep` likeliest branches of each sentence, best first, none of probability zero.
-
-    Each sentence's rows are laid side by side in a grid, so that one sort serves all sentences. Of equals the earlier
-    parent's stands first, then the likelier token, then the lower id.
-    """
-    # in float64, where a sum loses nothing; rounding above zero would break the stopping rule
-    gains = values.to("cpu", torch.float64).clamp_(max=0.0).numpy()
-    if keep == 1:
-        pairs = zip(live, tokens[:, 0].tolist(), gains[:, 0].tolist(), strict=True)
-        found = [Branch(0, token, sentence.live[0].log_prob + gain) for sentence, token, gain in pairs]
-        return [[branch] if branch.log_prob > -math.inf else [] for branch in found]
-    width, count = max(len(sentence.live) for sentence in live), gains.shape[1]
-    places = [width * i + place for i, sentence in enumerate(live) for place in range(len(sentence.live))]
-    totals = [prefix.log_prob for sentence in live for prefix in sentence.live]
-    grid = np.full((len(live) * width, count), -math.inf)
-    grid[places] = np.array(totals)[:, None] + gains
-    words = np.zeros(grid.shape, dtype=np.int64)
-    words[places] = tokens.cpu().numpy()
-    sums, words = grid.reshape(len(live), -1), words.reshape(len(live), -1)
-    best = np.argsort(-sums, axis=1, kind="stable")[:, :keep]
-    columns = best // count, np.take_along_axis(words, best, axis=1), np.take_along_axis(sums, best, axis=1)
-    return [
-        [Branch(*branch) for branch in zip(*rows, strict=True) if branch[-1] > -math.inf]
-        for rows in zip(*(column.tolist() for column in columns), strict=True)
-    ]
-
-
 def select_rows(state: S, rows: list[int], old_rows: int, device: torch.device) -> S:
     """Those rows of a state; the state itself where no row moves."""
     return state if rows == list(range(old_rows)) else state.select(torch.tensor(rows, device=device))
@@ -169,16 +84,21 @@ def _search(
 ) -> list[list[Hypothesis]]:
     """Grow all sentences together, step by step: the `keep` best branches of each, of which `beam` may live on."""
     live = list(sentences)
+    follow = any(sentence.rules is not None for sentence in live)
     ids = torch.full((len(live),), start_id)
     while live:
         log_probs, state = step(ids, state)
         check_step(log_probs, len(ids), end_id)
-        values, tokens = best_tokens(log_probs, keep)
+        ranked = ruled(log_probs, histories(live), end_id) if follow else log_probs
+        values, tokens = best_tokens(ranked, keep)
         highest = values[:, 0].tolist()
         check_best(highest)
+        found = ranked_branches(values, tokens, live, keep)
+        if ranked is not log_probs:
+            found = with_rules(found, live, ranked, log_probs)
         rows: list[int] = []
         first = 0  # the sentence's first row
-        for sentence, branches in zip(live, _branches(values, tokens, live, keep), strict=True):
+        for sentence, branches in zip(live, found, strict=True):
             width = len(sentence.live)
             stuck = [place for place in range(width) if highest[first + place] == -math.inf]
             rows += [first + parent for parent in sentence.grow(branches, stuck, end_id, beam)]
@@ -193,7 +113,14 @@ def _search(
 
 @torch.no_grad()
 def greedy_search(
-    step: Step[S], state: S, *, batch: int, start_id: int, end_id: int, max_length: int | Sequence[int]
+    step: Step[S],
+    state: S,
+    *,
+    batch: int,
+    start_id: int,
+    end_id: int,
+    max_length: int | Sequence[int],
+    rules: Rules | Sequence[Rules] | None = None,
 ) -> list[Hypothesis]:
     """Follow the likeliest token of every step until it is the end mark: a beam of one that looks at one branch.
 
@@ -204,9 +131,11 @@ def greedy_search(
         start_id: the begin mark.
         end_id: the end mark.
         max_length: the most tokens of a sentence, end mark counted; one number, or one for each.
+        rules: what sentences must and must not be; one for all, or one for each. Phrases that are forced come as soon
+            as they may, where a beam finds a better place for them.
 
     Returns:
-        One hypothesis for each sentence. Its `score` is its `log_prob`.
+        One hypothesis for each sentence. Its `score` is its `log_prob`, unless a repetition penalty has lowered it.
 
     Raises:
         DecodingError: a setting cannot be met, or the step gives something else than log-probabilities.
@@ -220,8 +149,50 @@ def greedy_search(
     >>> found.ids, round(math.exp(found.log_prob), 3), found.finished
     ((1,), 0.3, True)
     """
-    sentences = [Sentence(Pool(limit, 0.0, 1)) for limit in limits_of(batch, max_length)]
+    limits = limits_of(batch, max_length)
+    each = zip(limits, rules_of(batch, rules, limits, end_id), strict=True)
+    sentences = [Sentence(Pool(limit, 0.0, 1), own) for limit, own in each]
     return [best for [best] in _search(step, state, sentences, start_id, end_id, beam=1, keep=1)]
+
+
+@overload
+def beam_search(
+    step: Step[S],
+    state: S,
+    *,
+    batch: int,
+    start_id: int,
+    end_id: int,
+    beam: int = 4,
+    max_length: int | Sequence[int],
+    length_penalty: float = 0.6,
+    length_rule: LengthRule = "gnmt",
+    n_best: int = 1,
+    rules: Rules | Sequence[Rules] | None = None,
+    groups: int = 1,
+    diversity: float = 0.5,
+    trace: Literal[False] = False,
+) -> list[list[Hypothesis]]: ...
+
+
+@overload
+def beam_search(
+    step: Step[S],
+    state: S,
+    *,
+    batch: int,
+    start_id: int,
+    end_id: int,
+    beam: int = 4,
+    max_length: int | Sequence[int],
+    length_penalty: float = 0.6,
+    length_rule: LengthRule = "gnmt",
+    n_best: int = 1,
+    rules: Rules | Sequence[Rules] | None = None,
+    groups: int = 1,
+    diversity: float = 0.5,
+    trace: Literal[True],
+) -> tuple[list[list[Hypothesis]], list[Trace]]: ...
 
 
 @torch.no_grad()
@@ -235,8 +206,13 @@ def beam_search(
     beam: int = 4,
     max_length: int | Sequence[int],
     length_penalty: float = 0.6,
+    length_rule: LengthRule = "gnmt",
     n_best: int = 1,
-) -> list[list[Hypothesis]]:
+    rules: Rules | Sequence[Rules] | None = None,
+    groups: int = 1,
+    diversity: float = 0.5,
+    trace: bool = False,
+) -> list[list[Hypothesis]] | tuple[list[list[Hypothesis]], list[Trace]]:
     """Keep the `beam` likeliest hypotheses of every sentence alive, and give the best that ended.
 
     Every step ranks the `2 * beam` likeliest branches of a sentence. An end mark among the first `beam` of them
@@ -247,6 +223,9 @@ def beam_search(
     A beam at least as wide as the branches of every step misses nothing. A beam of one finds what greedy search
     finds when the penalty is 0 or below; above 0 it may go on past greedy's end and find something better.
 
+    Where rules force phrases, the beam is shared among hypotheses that have said more and less of them (`shared`),
+    and no hypothesis lives that has too little room for the rest.
+
     Args:
         step: takes (ids, state), gives (log-probabilities in nats, state).
         state: what the step needs before the first token, one row for each sentence.
@@ -256,11 +235,18 @@ def beam_search(
         beam: how many hypotheses of a sentence live at once.
         max_length: the most tokens of a sentence, end mark counted; one number, or one for each.
         length_penalty: see `length_normaliser`.
+        length_rule: see `length_normaliser`.
         n_best: how many hypotheses to give, at most `beam`.
+        rules: what sentences must and must not be; one for all, or one for each.
+        groups: parts of the beam that are searched side by side, each told to differ from those before it: diverse
+            beam search (Vijayakumar et al. 2016, arXiv 1610.02424).
+        diversity: nats that a token counts less in a group for each time that an earlier one chose it at this step.
+        trace: whether to hand back, too, a `Trace` of each sentence; print it.
 
     Returns:
         For each sentence its best hypotheses, all different, the best first: those that finished, then, where
-        they are fewer than `n_best`, those that did not. Fewer come back where there are no more.
+        they are fewer than `n_best`, those that did not. Fewer come back where there are no more. With `trace` a pair
+        of them and the traces.
 
     Raises:
         DecodingError: a setting cannot be met, or the step gives something else than log-probabilities.
@@ -280,5 +266,26 @@ def beam_search(
         raise DecodingError(
             f"n_best was given {n_best} with a beam of {beam}; give a number from 1 to beam, or widen the beam"
         )
-    sentences = [Sentence(Pool(limit, length_penalty, n_best)) for limit in limits_of(batch, max_length)]
-    return _search(step, state, sentences, start_id, end_id, beam, keep=2 * beam)
+    check_groups(beam, groups, diversity)
+    if trace and groups > 1:
+        raise DecodingError(f"trace was asked for with {groups} groups, but it follows one beam; leave groups at 1")
+    limits = limits_of(batch, max_length)
+    sentences = [
+        Sentence(Pool(limit, length_penalty, n_best, length_rule), own, Trace() if trace else None, rivals)
+        for limit, own in zip(limits, rules_of(batch, rules, limits, end_id), strict=True)
+        for rivals in [Rivals(diversity) if groups > 1 else None]
+        for _ in range(groups)
+    ]
+    if groups > 1 and sentences:
+        state = state.select(torch.arange(batch).repeat_interleave(groups))
+    width = beam // groups
+    every = _search(step, state, sentences, start_id, end_id, width, keep=2 * width + (beam if groups > 1 else 0))
+    found = [_merged(every[first : first + groups], n_best) for first in range(0, len(every), groups)]
+    return (found, [sentence.trace for sentence in sentences if sentence.trace is not None]) if trace else found
+
+
+def _merged(groups: Sequence[Sequence[Hypothesis]], n_best: int) -> list[Hypothesis]:
+    """The best of all groups, each once: those that finished first."""
+    different = {hypothesis.ids: hypothesis for group in reversed(groups) for hypothesis in reversed(group)}
+    order = sorted(different.values(), key=lambda hypothesis: (not hypothesis.finished, -hypothesis.score))
+    return order[:n_best] if len(groups) > 1 else list(groups[0])

@@ -4,8 +4,10 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from pellucid.decoding.chances import Sampling, own_seed
+from pellucid.decoding.rules import Rules, rules_of
 from pellucid.decoding.sampling import Draw, grow
 from pellucid.decoding.search import State, Step
+from pellucid.errors import DecodingError
 from pellucid.text.tokenizer import Tokenizer
 
 __all__ = ["settled_text", "tokens_as_chosen"]
@@ -14,7 +16,15 @@ S = TypeVar("S", bound=State)
 
 
 def tokens_as_chosen(
-    step: Step[S], state: S, *, start_id: int, end_id: int, max_length: int, sampling: Sampling, seed: int
+    step: Step[S],
+    state: S,
+    *,
+    start_id: int,
+    end_id: int,
+    max_length: int,
+    sampling: Sampling,
+    seed: int,
+    rules: Rules | None = None,
 ) -> Iterator[int]:
     """The tokens of one sentence, each as soon as it is chosen; the end mark only ends them.
 
@@ -22,7 +32,8 @@ def tokens_as_chosen(
     that is given this `seed` in a list.
 
     Raises:
-        DecodingError: the step gives something else than log-probabilities.
+        DecodingError: the step gives something else than log-probabilities, or the rules cannot be kept; phrases cannot
+            be forced into what is not searched.
 
     >>> import torch
     >>> class Nothing:
@@ -34,7 +45,10 @@ def tokens_as_chosen(
     >>> list(tokens_as_chosen(step, Nothing(), start_id=0, end_id=2, max_length=5, sampling=greedy, seed=1))
     [1]
     """
-    draw = Draw(0, max_length, own_seed(seed, 0))
+    [kept] = rules_of(1, rules, [max_length], end_id)
+    if kept is not None and kept.forced:
+        raise DecodingError("phrases cannot be forced into what is said token by token; translate with a beam")
+    draw = Draw(0, max_length, own_seed(seed, 0), kept)
     given = 0
     for _ in grow(step, state, [draw], batch=1, start_id=start_id, end_id=end_id, sampling=sampling):
         yield from draw.ids[given:]

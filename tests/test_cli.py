@@ -401,7 +401,7 @@ SLIPS = {
     "translate RUN --input latin.en": "line 2 of latin.en is not UTF-8 (byte 0xE9 after 3 bytes); save",
     "translate RUN --input latin.en --output new": "line 2 of latin.en is not UTF-8 (byte 0xE9 after 3 bytes); save",
     "translate RUN": "line 2 of standard input is not UTF-8 (byte 0xFF after 0 bytes); save",
-    "translate few_positions --input a.en": "line 3: a token stands at position 33, but max_positions=9 were",
+    "translate few_positions --input a.en --set too_long=refuse": "line 1 has 15 tokens, but 8 are read at most",
     "evaluate RUN --source a.en --reference short.de": "a.en has 40 lines and short.de has 39; give files that match",
     "evaluate RUN --source empty.tsv --reference empty.tsv": "empty.tsv and empty.tsv have no lines, but scores need",
     "score RUN --source short.de --target a.en": "short.de has 39 lines and a.en has 40; give files that match",

@@ -342,7 +342,7 @@ def test_settings_survive_a_journey_through_toml(run: RunConfig) -> None:
 
 
 def test_every_setting_is_written() -> None:
-    run = RunConfig(training=TrainingConfig(minutes=3.5))
+    run = RunConfig(training=TrainingConfig(minutes=3.5), decoding=DecodingConfig(max_length=90, max_source_length=70))
     written = tomllib.loads(run.to_toml())
     assert {name: set(section) for name, section in written.items()} == {
         section.section: set(section.model_fields) for section in SECTIONS

@@ -16,7 +16,7 @@ from pellucid.decoding import Sampling, Translator, length_normaliser
 from pellucid.decoding.chances import Drawing
 from pellucid.decoding.stream import settled_text
 from pellucid.decoding.wish import Wish
-from pellucid.errors import DecodingError, PositionError
+from pellucid.errors import DecodingError
 
 SENTENCES = tiny_run.SENTENCES
 TOKENIZER = tiny_run.tokenizer()
@@ -215,8 +215,11 @@ def test_a_stream_stops_at_the_length_limit_and_at_the_last_learned_position() -
         [one] = made.translate([SENTENCES[1]], beam=1)
         assert not one.hypotheses[0].finished
         assert "".join(made.stream(SENTENCES[1])) == one.text
-    with pytest.raises(PositionError, match=r"^line 1: a token stands at position 8, but max_positions=8"):
-        list(endless.stream(" ".join(["window"] * 8)))
+    long = " ".join(["window"] * 9)  # two parts
+    assert "".join(endless.stream(long)) == endless.translate([long], beam=1)[0].text
+    endless.settings = endless.settings.replace(too_long="refuse")
+    with pytest.raises(DecodingError, match=r"^line 1 has 9 tokens, but 7 are read at most"):
+        list(endless.stream(long))
 
 
 @pytest.mark.parametrize("wrong", [None, 7, ["cat"]])

@@ -291,9 +291,9 @@ def test_too_long_a_line_is_named_with_the_limit() -> None:
     most = " ".join(["window"] * 7)  # and the end mark
     assert len(TOKENIZER.encode(most)) == 7
     lines = ["a", most, "a", "window " + most]
-    found = learned().translate_lines(lines, read_ahead=2)
+    found = learned().translate_lines(lines, read_ahead=2, too_long="refuse")
     assert [next(found).source, next(found).source] == lines[:2]
-    with pytest.raises(PositionError, match=r"^line 4: a token stands at position 8, but max_positions=8 were learned"):
+    with pytest.raises(DecodingError, match=r"^line 4 has 8 tokens, but 7 are read at most; split the line, or choose"):
         next(found)
     with pytest.raises(PositionError, match=r"^line 2: .* max_positions=8"):
         learned().score(["a", "a", "a"], ["a", most + " window", "a"])

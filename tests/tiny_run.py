@@ -102,5 +102,5 @@ def engine(translator: Translator) -> ModelEngine:
 
 def search(translator: Translator, source: list[int], wish: Wish) -> list[list[Hypothesis]]:
     """What a translator's engine finds for one source, within the translator's limit."""
-    limit = translator._limit(len(source) + 1, wish.settings)
+    limit = wish.limit(len(source) + 1, translator.engine.most_tokens)
     return translator.engine.search(collate([Example(1, source, [])]), [limit], wish)

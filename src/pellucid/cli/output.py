@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 
 from pellucid.disk import settle, writing
 
-__all__ = ["lines_to"]
+__all__ = ["lines_to", "warnings_told"]
 
 
 def _write_line(stream: Any, line: str) -> None:
@@ -38,3 +39,16 @@ def lines_to(output: Path | None) -> Iterator[Callable[[str], None]]:
             settle(draft, place)
         finally:
             draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def warnings_told() -> Iterator[None]:
+    """Say our own warnings as one sentence each on standard error, every time."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", module=r"pellucid\.")
+        warnings.showwarning = _say  # type: ignore[assignment] # Python gives all of it by place
+        yield
+
+
+def _say(message: Warning | str, *_: object) -> None:
+    print(f"pellucid: {message}", file=sys.stderr)  # noqa: T201 - this is where a command speaks

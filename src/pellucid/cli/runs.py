@@ -3,14 +3,14 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pellucid.cli.output import lines_to
+from pellucid.cli.output import lines_to, warnings_told
 from pellucid.errors import DecodingError, TextError
 from pellucid.signals import stopping
 
@@ -24,6 +24,21 @@ Temperature = Annotated[float | None, typer.Option(help="With --sample: 0 takes 
 TopK = Annotated[int | None, typer.Option(help="With --sample: draw from the k likeliest tokens.")]
 TopP = Annotated[float | None, typer.Option(help="With --sample: from the fewest likeliest that have p together.")]
 MinP = Annotated[float | None, typer.Option(help="With --sample: from those p times as likely as the likeliest.")]
+Rule = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME=VALUE, for all lines: prefix=Das, forced=Katze, forbidden=Hund, min_length=4 ..."),
+]
+RulesFile = Annotated[
+    Path | None, typer.Option("--rules", help='Rules for each line, as JSON objects: {"prefix": "Das", "forced": []}.')
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="NAME=VALUE: max_length=90, length_rule=power, too_long=refuse, groups=2, diversity=1."),
+]
+ReadAhead = Annotated[
+    int | None, typer.Option(min=1, help="Lines to read before answering. Default: 1 from a terminal, else 1024.")
+]
+Precision = Annotated[str, typer.Option(help="float32, bfloat16, int8, or auto: the faster of the first two.")]
 Seed = Annotated[int | None, typer.Option(help="With --sample: the same seed draws the same. Default: a fresh one.")]
 
 
@@ -89,33 +104,39 @@ def translate(
     top_p: TopP = None,
     min_p: MinP = None,
     seed: Seed = None,
-    read_ahead: Annotated[
-        int | None, typer.Option(min=1, help="Lines to read before answering. Default: 1 from a terminal, else 1024.")
-    ] = None,
+    rule: Rule = None,
+    rules: RulesFile = None,
+    set_: Set = None,
+    precision: Precision = "float32",
+    read_ahead: ReadAhead = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     device: Device = "auto",
 ) -> None:
     """Translate lines: N in, N out, in order, blank for blank."""
+    from pellucid.jobs.asked import options_from
     from pellucid.jobs.translate import READ_AHEAD, translations
-    from pellucid.text.corpus import read_lines, split_lines
 
-    if input_ is None and sys.stdin is None:
-        raise TextError("standard input is closed, but lines to translate are needed; give --input")
-    lines = read_lines(input_) if input_ else split_lines(sys.stdin.buffer, "standard input")
+    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     found = translations(
-        run,
-        lines,
-        beam=beam,
-        length_penalty=length_penalty,
-        n_best=n_best,
-        read_ahead=read_ahead or (1 if input_ is None and sys.stdin.isatty() else READ_AHEAD),
-        device=device,
-        sampling=_sampling(sample, seed, {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}),
-        seed=seed,
-    )
-    with lines_to(output) as write:
+        run, _lines(input_), beam=beam, length_penalty=length_penalty, n_best=n_best,
+        read_ahead=read_ahead or (1 if input_ is None and sys.stdin.isatty() else READ_AHEAD), device=device,
+        sampling=_sampling(sample, seed, drawn), seed=seed, rules=_rules(rule or [], rules),
+        options=options_from(set_ or []), precision=precision,
+    )  # fmt: skip
+    with lines_to(output) as write, warnings_told():
         for number, translation in enumerate(found, start=1):
             _write(write, {"line": number, **translation.record()}, n_best, as_json=as_json)
+
+
+def _lines(file: Path | None) -> Iterator[str]:
+    """The lines of a file, or of standard input."""
+    from pellucid.text.corpus import read_lines, split_lines
+
+    if file is not None:
+        return read_lines(file)
+    if sys.stdin is None:
+        raise TextError("standard input is closed, but lines to translate are needed; give --input")
+    return split_lines(sys.stdin.buffer, "standard input")
 
 
 def _sampling(sample: bool, seed: int | None, settings: Mapping[str, float | None]) -> dict[str, float] | None:
@@ -125,6 +146,17 @@ def _sampling(sample: bool, seed: int | None, settings: Mapping[str, float | Non
             option = f"--{name.replace('_', '-')}"
             raise DecodingError(f"{option} was given {value}, but it says how to sample; add --sample, or leave it out")
     return {name: value for name, value in settings.items() if value is not None} if sample else None
+
+
+def _rules(given: Sequence[str], file: Path | None) -> Mapping[str, Any] | Iterator[Mapping[str, Any]] | None:
+    """The rules for all lines, or those of each line from a file, or None where there are none."""
+    from pellucid.jobs.asked import rules_from, rules_in
+
+    if file is None:
+        return rules_from(given) or None
+    if given:
+        raise DecodingError(f"--rule {given[0]} stands beside --rules {file}; write it into the file, or leave one out")
+    return rules_in(file)
 
 
 def _write(write: Callable[[str], None], record: Mapping[str, Any], n_best: int, *, as_json: bool) -> None:

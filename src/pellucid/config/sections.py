@@ -104,9 +104,11 @@ class TrainingConfig(Settings):
 
 
 class DecodingConfig(Settings):
-    """How sentences are found: the beam's width, GNMT's length penalty, and how long a translation may be.
+    """How sentences are found: the beam's width, the length penalty and its rule, and how long texts may be.
 
-    A translation may have at most `length_ratio` times its source's tokens plus `length_extra`.
+    A translation may have at most `length_ratio` times its source's tokens plus `length_extra`, and `max_length` where
+    that is given. A line of more than `max_source_length` tokens, or than the model has learned positions for, is split
+    at sentence ends, truncated, or refused, as `too_long` says.
     """
 
     section = "decoding"
@@ -114,7 +116,11 @@ class DecodingConfig(Settings):
     beam: Count = 4
     length_penalty: Finite = 0.6
     length_ratio: Positive = 2.0
+    length_rule: Literal["gnmt", "power"] = "gnmt"
     length_extra: Annotated[int, Field(ge=1)] = 10
+    max_length: Count | None = None
+    max_source_length: Annotated[int, Field(ge=2)] | None = None
+    too_long: Literal["split", "truncate", "refuse"] = "split"
     batch_tokens: Count = 4096
 
 

@@ -8,6 +8,8 @@ from pellucid.decoding.search import Hypothesis, State, Step, beam_search, greed
 from pellucid.decoding.trace import Trace
 from pellucid.decoding.translate import READ_AHEAD, Translator
 from pellucid.decoding.translation import Candidate, Translation
+from pellucid.decoding.units import Shortened
+from pellucid.decoding.wording import Wording
 
 __all__ = [
     "READ_AHEAD",
@@ -15,11 +17,13 @@ __all__ = [
     "Hypothesis",
     "Rules",
     "Sampling",
+    "Shortened",
     "State",
     "Step",
     "Trace",
     "Translation",
     "Translator",
+    "Wording",
     "beam_search",
     "greedy_search",
     "length_normaliser",

@@ -15,6 +15,7 @@ from pellucid.decoding.hypotheses import Hypothesis, normalised
 from pellucid.decoding.past import Past
 from pellucid.decoding.precision import Precision, converted
 from pellucid.decoding.reader import Reader
+from pellucid.decoding.rules import Rules
 from pellucid.decoding.sampling import sample
 from pellucid.decoding.search import beam_search, greedy_search
 from pellucid.decoding.stepper import Source, Stepper
@@ -36,7 +37,9 @@ class Engine(Protocol):
         """How many tokens a sentence may have, its mark counted; None where positions have no end."""
         ...
 
-    def search(self, batch: Batch, limits: Sequence[int], wish: Wish) -> list[list[Hypothesis]]:
+    def search(
+        self, batch: Batch, limits: Sequence[int], wish: Wish, rules: Sequence[Rules] | None = None
+    ) -> list[list[Hypothesis]]:
         """The `wish.n_best` candidates of each source of a batch, of at most `limits` tokens, end mark counted.
 
         Raises:
@@ -45,7 +48,7 @@ class Engine(Protocol):
         """
         ...
 
-    def stream(self, batch: Batch, limit: int, drawing: Drawing) -> Iterator[int]:
+    def stream(self, batch: Batch, limit: int, drawing: Drawing, rules: Rules | None = None) -> Iterator[int]:
         """The tokens of the one source in a batch, each as soon as it is chosen; the source is read before.
 
         Raises:
@@ -153,31 +156,35 @@ class ModelEngine:
         log_probs[:, : BEGIN_ID + 1] = -math.inf  # padding, unknown and begin are the first ids
         return log_probs, ModelState(state.stepper, state.source, past)
 
-    def search(self, batch: Batch, limits: Sequence[int], wish: Wish) -> list[list[Hypothesis]]:
+    def search(
+        self, batch: Batch, limits: Sequence[int], wish: Wish, rules: Sequence[Rules] | None = None
+    ) -> list[list[Hypothesis]]:
         """The candidates of each source, found by greedy or beam search, or drawn.
 
         Raises:
             PositionError: a source is longer than the positions that the model has learned.
         """
         state = self.begin(batch.source, batch.source_lengths)
-        penalty = wish.settings.length_penalty
+        settings, count = wish.settings, len(limits)
+        penalty, rule = settings.length_penalty, settings.length_rule
         if wish.drawing is not None:
             return sample(
-                self.step, state, batch=len(limits), start_id=BEGIN_ID, end_id=END_ID, max_length=limits,
+                self.step, state, batch=count, start_id=BEGIN_ID, end_id=END_ID, max_length=limits, rules=rules,
                 samples=wish.n_best, seed=[wish.drawing.line_seed(line) for line in batch.lines],
-                length_penalty=penalty, **asdict(wish.drawing.sampling),
+                length_penalty=penalty, length_rule=rule, **asdict(wish.drawing.sampling),
             )  # fmt: skip
-        if wish.settings.beam == 1:
+        if settings.beam == 1:
             best = greedy_search(
-                self.step, state, batch=len(limits), start_id=BEGIN_ID, end_id=END_ID, max_length=limits
+                self.step, state, batch=count, start_id=BEGIN_ID, end_id=END_ID, max_length=limits, rules=rules
             )
-            return [[normalised(hypothesis, penalty)] for hypothesis in best]
+            return [[normalised(hypothesis, penalty, rule)] for hypothesis in best]
         return beam_search(
-            self.step, state, batch=len(limits), start_id=BEGIN_ID, end_id=END_ID, max_length=limits,
-            beam=wish.settings.beam, length_penalty=penalty, n_best=wish.n_best,
+            self.step, state, batch=count, start_id=BEGIN_ID, end_id=END_ID, max_length=limits, rules=rules,
+            beam=settings.beam, length_penalty=penalty, length_rule=rule, n_best=wish.n_best,
+            groups=wish.groups, diversity=wish.diversity,
         )  # fmt: skip
 
-    def stream(self, batch: Batch, limit: int, drawing: Drawing) -> Iterator[int]:
+    def stream(self, batch: Batch, limit: int, drawing: Drawing, rules: Rules | None = None) -> Iterator[int]:
         """The tokens of the one source in a batch, each as soon as it is chosen; the source is read before.
 
         Raises:
@@ -186,7 +193,7 @@ class ModelEngine:
         state = self.begin(batch.source, batch.source_lengths)
         return tokens_as_chosen(
             self.step, state, start_id=BEGIN_ID, end_id=END_ID, max_length=limit,
-            sampling=drawing.sampling, seed=drawing.line_seed(batch.lines[0]),
+            sampling=drawing.sampling, seed=drawing.line_seed(batch.lines[0]), rules=rules,
         )  # fmt: skip
 
     @torch.inference_mode()

@@ -1,17 +1,23 @@
 """Text in, text out: lines to ids, ids through a search, hypotheses to lines, in the order they came."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any
+from itertools import groupby, islice
+from typing import Any, Literal
+
+from torch import Tensor
 
 from pellucid.config import DecodingConfig
 from pellucid.decoding.chances import Drawing, Sampling
 from pellucid.decoding.engines import Engine, ModelEngine
+from pellucid.decoding.hypotheses import LengthRule
 from pellucid.decoding.lines import naming_the_line, strings
+from pellucid.decoding.rules import Rules
 from pellucid.decoding.search import Hypothesis
 from pellucid.decoding.stream import settled_text
 from pellucid.decoding.translation import Candidate, Translation
+from pellucid.decoding.units import Sides, Unit, joined, units_of
 from pellucid.decoding.wish import Wish
+from pellucid.decoding.wording import Wording, wordings
 from pellucid.device import in_memory
 from pellucid.errors import DecodingError
 from pellucid.model import Transformer
@@ -19,6 +25,10 @@ from pellucid.text.batch import Example, collate
 from pellucid.text.tokenizer import Tokenizer
 
 __all__ = ["READ_AHEAD", "Translator"]
+
+TooLong = Literal["split", "truncate", "refuse"]
+
+Worded = Mapping[str, Any] | Wording | Iterable[Mapping[str, Any] | Wording] | None
 
 READ_AHEAD = 1024
 """Lines that are read, sorted by length and batched together; what bounds the memory of `translate_lines`."""
@@ -60,30 +70,45 @@ class Translator:
         attention: bool = False,
         sampling: Mapping[str, Any] | Sampling | None = None,
         seed: int | None = None,
+        rules: Worded = None,
+        length_rule: LengthRule | None = None,
+        max_length: int | None = None,
+        too_long: TooLong | None = None,
+        groups: int = 1,
+        diversity: float = 0.5,
     ) -> list[Translation]:
         """Translate lines: N in, N out, in order, blank for blank.
 
         Args:
             lines: one sentence each; not one string.
             beam: hypotheses kept side by side; 1 is greedy search. None takes the settings'.
-            length_penalty: exponent of GNMT's length normaliser; None takes the settings'.
+            length_penalty: exponent of the length normaliser; None takes the settings'.
             n_best: candidates handed back for each line.
             attention: whether to hand back the cross-attention of each best candidate.
             sampling: instead of a beam, draw the candidates: `dict(temperature=0.8, top_p=0.9)`, see `Sampling`.
             seed: what a line's draws come from, together with its number; None takes it from torch's generator.
+            rules: what translations must and must not say: `dict(prefix="Das", forced=["Katze"], forbidden=["Hund"])`,
+                see `Wording`; one for all lines, or a row of them, one for each.
+            length_rule: "gnmt" or "power", see `length_normaliser`; None takes the settings'.
+            max_length: tokens of a translation at most, the end mark counted; None takes the settings'.
+            too_long: what is done with a line of more tokens than the model reads: "split" at sentence ends, or where
+                none is, at clauses, spaces, letters; "truncate" with a warning; or "refuse". None takes the settings'.
+                The k-th candidate of a split line is made of the k-th ones of its parts, and attention is left out.
+            groups: parts of the beam that are told to differ, see `beam_search`.
+            diversity: how much.
 
         Returns:
             A `Translation` for each line, the same whatever lines stand beside it.
 
         Raises:
             DecodingError: n_best is more than the beam, sampling stands beside a beam or has a setting that cannot be
-                met, or lines are not a row of strings.
-            PositionError: a line is longer than the positions that the model has learned.
+                met, rules cannot be kept, a line is too long and to be refused, or lines are not a row of strings.
         """
         return list(
             self.translate_lines(
                 lines, beam=beam, length_penalty=length_penalty, n_best=n_best, attention=attention,
-                sampling=sampling, seed=seed,
+                sampling=sampling, seed=seed, rules=rules, length_rule=length_rule, max_length=max_length,
+                too_long=too_long, groups=groups, diversity=diversity,
             )
         )  # fmt: skip
 
@@ -97,45 +122,68 @@ class Translator:
         attention: bool = False,
         sampling: Mapping[str, Any] | Sampling | None = None,
         seed: int | None = None,
+        rules: Worded = None,
+        length_rule: LengthRule | None = None,
+        max_length: int | None = None,
+        too_long: TooLong | None = None,
+        groups: int = 1,
+        diversity: float = 0.5,
         read_ahead: int = READ_AHEAD,
     ) -> Iterator[Translation]:
         """Translate any number of lines lazily, in bounded memory; otherwise as `translate`.
 
         `read_ahead` lines are read before the first is answered: 1 answers each line before the next one is read.
         """
+        changes = {
+            "beam": beam, "length_penalty": length_penalty, "length_rule": length_rule, "max_length": max_length,
+            "too_long": too_long,
+        }  # fmt: skip
         wish = Wish.of(
-            self.settings, beam=beam, length_penalty=length_penalty, n_best=n_best, sampling=sampling, seed=seed
+            self.settings, changes, n_best=n_best, sampling=sampling, seed=seed, groups=groups, diversity=diversity
         )
         if read_ahead < 1:
             raise DecodingError(f"read_ahead is {read_ahead}, but it counts lines to read; give 1 or more")
         checked = strings(lines, "translate")
         windows = iter(lambda: list(islice(checked, read_ahead)), [])
-        return self._in_windows(windows, wish, attention)
+        return self._in_windows(windows, wordings(rules), wish, attention)
 
-    def _in_windows(self, windows: Iterable[list[str]], wish: Wish, attention: bool) -> Iterator[Translation]:
+    def _in_windows(
+        self, windows: Iterable[list[str]], each: Iterator[Wording | None], wish: Wish, attention: bool
+    ) -> Iterator[Translation]:
         read = 0
         for window in windows:
-            yield from self._window(window, wish, attention, read)
+            own = list(islice(each, len(window)))
+            if len(own) < len(window):
+                raise DecodingError(f"line {read + len(own) + 1} has no rules; give as many as lines, or one for all")
+            yield from self._window(units_of(window, own, read, wish, self._sides), window, wish, attention)
             read += len(window)
 
+    @property
+    def _sides(self) -> Sides:
+        return Sides(self.source_tokenizer, self.target_tokenizer, self.engine.most_tokens)
+
     @OUT_OF_MEMORY
-    def _window(self, lines: Sequence[str], wish: Wish, attention: bool, read: int) -> list[Translation]:
-        """Translate lines that fit in memory together, those of like length side by side."""
-        encoded = self.source_tokenizer.encode_all(lines)
+    def _window(self, units: Sequence[Unit], lines: Sequence[str], wish: Wish, attention: bool) -> list[Translation]:
+        """Translate the units of lines that fit in memory together, those of like length side by side."""
+        found: list[tuple[Candidate, ...]] = [()] * len(units)
+        weights: dict[int, Tensor] = {}
+        for places in self._batches({place: len(unit.ids) for place, unit in enumerate(units)}, wish.settings):
+            chosen = [units[place] for place in places]
+            batch = collate([Example(unit.number, unit.ids, []) for unit in chosen])
+            rules = [unit.rules or Rules() for unit in chosen]
+            hypotheses = self.engine.search(batch, [unit.limit for unit in chosen], wish, rules)
+            for place, unit, own in zip(places, chosen, hypotheses, strict=True):
+                found[place] = tuple(self._candidate(hypothesis) for hypothesis in own)
+                if attention:
+                    weights[place] = self.engine.cross_attention(collate([Example(unit.number, unit.ids, own[0].ids)]))
         blank = Candidate("", (), 0.0, 0.0, finished=True)
         done = [Translation(line, (), (blank,) * wish.n_best) for line in lines]
-        lengths = {row: len(ids) for row, ids in enumerate(encoded) if ids and lines[row].strip()}
-        for rows in self._batches(lengths, wish.settings):
-            batch = collate([Example(read + row + 1, encoded[row], []) for row in rows])
-            limits = [self._limit(length, wish.settings) for length in batch.source_lengths]
-            with naming_the_line(batch):
-                hypotheses = self.engine.search(batch, limits, wish)
-            for row, found in zip(rows, hypotheses, strict=True):
-                candidates = tuple(self._candidate(hypothesis) for hypothesis in found)
-                pair = collate([Example(read + row + 1, encoded[row], found[0].ids)])
-                weights = self.engine.cross_attention(pair) if attention else None
-                pieces = (*self.source_tokenizer.pieces(encoded[row]), "</s>")
-                done[row] = Translation(lines[row], pieces, candidates, weights)
+        for row, group in groupby(range(len(units)), key=lambda place: units[place].row):
+            places = list(group)
+            pieces = [piece for place in places for piece in self.source_tokenizer.pieces(units[place].ids)]
+            candidates = joined([(units[place].joint, found[place]) for place in places])
+            looked = weights.get(places[0]) if len(places) == 1 else None
+            done[row] = Translation(lines[row], (*pieces, "</s>"), candidates, looked)
         return done
 
     @staticmethod
@@ -153,11 +201,6 @@ class Translator:
         if batch:
             yield batch
 
-    def _limit(self, source_length: int, settings: DecodingConfig) -> int:
-        """Tokens a translation may have: a multiple of its own source, and no more than the model has positions."""
-        limit = int(settings.length_ratio * source_length) + settings.length_extra
-        return min(limit, self.engine.most_tokens or limit)
-
     def _candidate(self, hypothesis: Hypothesis) -> Candidate:
         return Candidate(
             text=self.target_tokenizer.decode(hypothesis.ids),
@@ -168,7 +211,12 @@ class Translator:
         )
 
     def stream(
-        self, line: str, *, sampling: Mapping[str, Any] | Sampling | None = None, seed: int | None = None
+        self,
+        line: str,
+        *,
+        sampling: Mapping[str, Any] | Sampling | None = None,
+        seed: int | None = None,
+        rules: Mapping[str, Any] | Wording | None = None,
     ) -> Iterator[str]:
         """Translate one line, and give its text in pieces as they are chosen; nothing for a blank line.
 
@@ -178,26 +226,26 @@ class Translator:
             line: the sentence.
             sampling: draw tokens as in `translate`; None takes the likeliest, as greedy search does.
             seed: as in `translate`.
+            rules: as in `translate`, but nothing can be forced except a prefix.
 
         Raises:
-            DecodingError: the line is no string, or the sampling or its seed cannot be met.
-            PositionError: the line is longer than the positions that the model has learned.
+            DecodingError: the line is no string, the sampling or its seed cannot be met, rules cannot be kept, or the
+                line is too long and to be refused.
         """
         [line] = strings([line], "stream")
         drawing = Drawing.of(sampling, seed) or Drawing(Sampling(temperature=0), 0)
-        return settled_text(self.target_tokenizer, self._tokens(line, drawing))
+        wish = Wish(self.settings.replace(beam=1), 1, drawing)
+        wording = None if rules is None else Wording.of(rules)
+        return self._texts(units_of([line], [wording], 0, wish, self._sides), drawing)
 
-    def _tokens(self, line: str, drawing: Drawing) -> Iterator[int]:
-        """The ids of a line's translation, each as soon as it is chosen."""
-        ids = self.source_tokenizer.encode(line)
-        if not (ids and line.strip()):
-            return
-        batch = collate([Example(1, ids, [])])
-        limit = self._limit(batch.source_lengths[0], self.settings)
-        with in_memory(*_NEEDS):
-            with naming_the_line(batch):
-                tokens = self.engine.stream(batch, limit, drawing)
-            yield from tokens
+    def _texts(self, units: Sequence[Unit], drawing: Drawing) -> Iterator[str]:
+        """The text of each unit's translation, each piece as soon as it is chosen."""
+        for unit in units:
+            yield from [unit.joint] if unit.joint else []
+            batch = collate([Example(unit.number, unit.ids, [])])
+            with in_memory(*_NEEDS):
+                tokens = self.engine.stream(batch, unit.limit, drawing, unit.rules)
+                yield from settled_text(self.target_tokenizer, tokens)
 
     @OUT_OF_MEMORY
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:

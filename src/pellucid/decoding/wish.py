@@ -6,6 +6,7 @@ from typing import Any
 
 from pellucid.config import DecodingConfig
 from pellucid.decoding.chances import Drawing, Sampling
+from pellucid.decoding.diverse import check_groups
 from pellucid.errors import DecodingError
 
 __all__ = ["Wish"]
@@ -19,40 +20,53 @@ class Wish:
         settings: the run's, with those that the call gave in their places.
         n_best: candidates for each line.
         drawing: how candidates are drawn, or None where they are searched for.
+        groups: parts of a diverse beam.
+        diversity: see `beam_search`.
     """
 
     settings: DecodingConfig
     n_best: int = 1
     drawing: Drawing | None = None
+    groups: int = 1
+    diversity: float = 0.5
 
     @classmethod
     def of(
         cls,
         settings: DecodingConfig,
+        changes: Mapping[str, Any],
         *,
-        beam: int | None = None,
-        length_penalty: float | None = None,
         n_best: int = 1,
         sampling: Mapping[str, Any] | Sampling | None = None,
         seed: int | None = None,
+        groups: int = 1,
+        diversity: float = 0.5,
     ) -> "Wish":
-        """The settings of a call, where None takes the run's.
+        """The settings of a call: the run's but for the changes, of which None changes nothing.
 
         Raises:
             DecodingError: a setting cannot be met, or two do not go together.
             ConfigError: a setting is out of its range.
         """
-        given = {"beam": beam, "length_penalty": length_penalty}
-        settings = settings.replace(**{name: value for name, value in given.items() if value is not None})
+        given = {name: value for name, value in changes.items() if value is not None}
+        settings = settings.replace(**given)
         drawing = Drawing.of(sampling, seed)
         if drawing is not None:
-            return cls(_drawn(settings, beam, n_best), n_best, drawing)
+            if groups != 1:
+                raise DecodingError(f"groups was given {groups} beside sampling, but they divide a beam; leave one out")
+            return cls(_drawn(settings, given.get("beam"), n_best), n_best, drawing)
         if not 1 <= n_best <= settings.beam:
             raise DecodingError(
                 f"n_best is {n_best}, but a beam of {settings.beam} gives 1 to {settings.beam} candidates; "
                 "widen the beam, or ask for fewer"
             )
-        return cls(settings, n_best)
+        check_groups(settings.beam, groups, diversity)
+        return cls(settings, n_best, None, groups, diversity)
+
+    def limit(self, source_length: int, most: int | None) -> int:
+        """Tokens a translation may have: some times its source's, at most `max_length` and the model's own end."""
+        limit = int(self.settings.length_ratio * source_length) + self.settings.length_extra
+        return min(limit, self.settings.max_length or limit, most or limit)
 
 
 def _drawn(settings: DecodingConfig, beam: int | None, n_best: int) -> DecodingConfig:

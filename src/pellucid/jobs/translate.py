@@ -33,11 +33,20 @@ def translations(
     device: str,
     sampling: Mapping[str, Any] | None = None,
     seed: int | None = None,
+    rules: Mapping[str, Any] | Iterable[Mapping[str, Any]] | None = None,
+    options: Mapping[str, Any] | None = None,
+    precision: str = "float32",
 ) -> Iterator[Translation]:
-    """Translate lines lazily with the best weights of a run."""
-    return load(run, device).translate_lines(
+    """Translate lines lazily with the best weights of a run.
+
+    `rules` are those of all lines, or a row of them, one for each; `options` are more of `translate`'s.
+
+    Raises:
+        ConfigError: the precision is unknown.
+    """
+    return load(run, device, precision=precision).translate_lines(  # type: ignore[arg-type] # load refuses another
         lines, beam=beam, length_penalty=length_penalty, n_best=n_best, read_ahead=read_ahead,
-        sampling=sampling, seed=seed,
+        sampling=sampling, seed=seed, rules=rules, **(options or {}),
     )  # fmt: skip
 
 

@@ -1,0 +1,78 @@
+"""Lines that are longer than a model reads: cut into parts that it does read, where a reader would pause."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Part", "parts_of"]
+
+# Where a line may be cut, the better places first: behind the end of a sentence, behind a clause, at a space.
+PAUSES = (
+    re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[」』”’）]*\s*"),
+    re.compile(r"(?<=[,;:–—])\s+|(?<=[，；：、])\s*"),
+    re.compile(r"\s+"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a line, and what joins it to the part before it: a space where there was one."""
+
+    text: str
+    joint: str = ""
+
+
+def parts_of(line: str, fits: Callable[[str], bool]) -> list[Part]:
+    """Cut a line into as long parts as fit, where a sentence ends, else at a clause, else at a space, else anywhere.
+
+    Args:
+        line: not blank.
+        fits: whether a text is short enough; one letter is taken to be.
+
+    >>> [part.text for part in parts_of("One two. Three, four five.", lambda text: len(text) <= 11)]
+    ['One two.', 'Three,', 'four five.']
+    """
+    return _parts(line.strip(), "", fits, PAUSES)
+
+
+def _parts(text: str, joint: str, fits: Callable[[str], bool], pauses: Sequence[re.Pattern[str]]) -> list[Part]:
+    if fits(text):
+        return [Part(text, joint)]
+    if not pauses:
+        return _letters(text, joint, fits)
+    found: list[Part] = []
+    for piece, gap in _pieces(text, pauses[0]):
+        gap = joint if not found else gap
+        joined = f"{found[-1].text}{gap}{piece}" if found else ""
+        if found and fits(joined):
+            found[-1] = Part(joined, found[-1].joint)
+        else:
+            found += _parts(piece, " " if found and gap else gap, fits, pauses[1:])
+    return found
+
+
+def _pieces(text: str, pause: re.Pattern[str]) -> list[tuple[str, str]]:
+    """The pieces between pauses, each with the space before it; closing quotes stay with what they close."""
+    pieces = []
+    start, gap = 0, ""
+    for match in pause.finditer(text):
+        said = match.group()
+        end = match.start() + len(said.rstrip())
+        if end == len(text) or end == start:
+            continue
+        pieces.append((text[start:end], gap))
+        start, gap = match.end(), said[len(said.rstrip()) :]
+    pieces.append((text[start:], gap))
+    return [(piece, gap) for piece, gap in pieces if piece]
+
+
+def _letters(text: str, joint: str, fits: Callable[[str], bool]) -> list[Part]:
+    """Parts of one long word, each as long as fits by halving."""
+    found: list[Part] = []
+    while text:
+        size = len(text)
+        while size > 1 and not fits(text[:size]):
+            size = (size + 1) // 2
+        found.append(Part(text[:size], joint))
+        text, joint = text[size:], ""
+    return found

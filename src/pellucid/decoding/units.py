@@ -1,0 +1,130 @@
+"""What a search is given of lines: each line's ids and rules, or, where it is too long, those of its parts; and back."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pellucid.decoding.long import Part, parts_of
+from pellucid.decoding.rules import Rules
+from pellucid.decoding.translation import Candidate
+from pellucid.decoding.wish import Wish
+from pellucid.decoding.wording import Wording
+from pellucid.errors import DecodingError
+from pellucid.text.tokenizer import Tokenizer
+
+__all__ = ["Shortened", "Unit", "joined", "units_of"]
+
+
+class Shortened(UserWarning):
+    """A line was longer than the model reads, and only its beginning was translated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is searched for by itself.
+
+    Attributes:
+        row: the line's place in its window.
+        number: the line's number, from 1.
+        ids: its tokens, without the end mark.
+        limit: tokens that its translation may have.
+        rules: what that must and must not be.
+        joint: what joins it to the part of the line before it.
+    """
+
+    row: int
+    number: int
+    ids: list[int]
+    limit: int
+    rules: Rules | None
+    joint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The tokenizers of both languages, and how many tokens the model has places for on each side, or None."""
+
+    source: Tokenizer
+    target: Tokenizer
+    most: int | None
+
+    def longest(self, wish: Wish) -> int | None:
+        """Tokens that a source may have, its end mark not counted."""
+        ends = [end for end in (wish.settings.max_source_length, self.most) if end is not None]
+        return min(ends) - 1 if ends else None
+
+
+def units_of(
+    lines: Sequence[str], wordings: Sequence[Wording | None], read: int, wish: Wish, sides: Sides
+) -> list[Unit]:
+    """The units of lines, of which `read` came before; none of a blank line.
+
+    Raises:
+        DecodingError: a line is too long and is to be refused, or its rules cannot be kept; it is named.
+    """
+    longest, units = sides.longest(wish), []
+    encoded = zip(lines, wordings, sides.source.encode_all(lines), strict=True)
+    for row, (line, wording, ids) in enumerate(encoded):
+        if not (ids and line.strip()):
+            continue
+        number = read + row + 1
+        parts = [(Part(line), ids)]
+        if longest is not None and len(ids) > longest:
+            parts = _shortened(line, ids, number, longest, wish, sides)
+        if len(parts) > 1 and wording is not None and wording.forced:
+            raise DecodingError(
+                f"line {number}: it is too long and was split, and a phrase cannot be forced into one of several parts; "
+                "force none, or choose too_long='truncate'"
+            )
+        for place, (part, own) in enumerate(parts):
+            limit = wish.limit(len(own) + 1, sides.most)
+            units.append(Unit(row, number, own, limit, _rules(wording, number, limit, sides, place == 0), part.joint))
+    return units
+
+
+def _rules(wording: Wording | None, number: int, limit: int, sides: Sides, begins: bool) -> Rules | None:
+    if wording is None:
+        return None
+    try:
+        return wording.rules(sides.target, limit, begins=begins)
+    except DecodingError as error:
+        raise DecodingError(f"line {number}: {error}") from None
+
+
+def _shortened(
+    line: str, ids: list[int], number: int, longest: int, wish: Wish, sides: Sides
+) -> list[tuple[Part, list[int]]]:
+    """What is translated of a line that is too long."""
+    told = f"line {number} has {len(ids)} tokens, but {longest} are read at most"
+    if wish.settings.too_long == "refuse":
+        raise DecodingError(f"{told}; split the line, or choose too_long='split' or 'truncate'")
+    if wish.settings.too_long == "truncate":
+        warnings.warn(f"{told}; the rest was left out", Shortened, stacklevel=1)
+        return [(Part(line), ids[:longest])]
+    parts = parts_of(line, lambda text: len(sides.source.encode(text)) <= longest)
+    pairs = [(part, sides.source.encode(part.text)[:longest]) for part in parts]
+    return [(part, own) for part, own in pairs if own]
+
+
+def joined(parts: Sequence[tuple[str, Sequence[Candidate]]]) -> tuple[Candidate, ...]:
+    """The candidates of a line from those of its parts: the k-th of each, joined as the parts were.
+
+    Log-probabilities and scores are sums. Where a part has fewer candidates, its last stands for the rest.
+    """
+    if len(parts) == 1:
+        return tuple(parts[0][1])
+    made = []
+    for place in range(max(len(candidates) for _, candidates in parts)):
+        chosen = [(joint, candidates[min(place, len(candidates) - 1)]) for joint, candidates in parts]
+        text = "".join((joint if number else "") + one.text for number, (joint, one) in enumerate(chosen))
+        ones = [one for _, one in chosen]
+        made.append(
+            Candidate(
+                text=text,
+                tokens=tuple(token for one in ones for token in one.tokens),
+                log_prob=sum(one.log_prob for one in ones),
+                score=sum(one.score for one in ones),
+                finished=all(one.finished for one in ones),
+            )
+        )
+    return tuple(made)

@@ -1,0 +1,152 @@
+"""What a translation must and must not say, as text, and how that becomes rules over ids."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice
+from typing import Any
+
+from pellucid.config import END_ID
+from pellucid.config.settings import known
+from pellucid.decoding.rules import Rules
+from pellucid.errors import DecodingError
+from pellucid.text.tokenizer import Tokenizer
+
+__all__ = ["Wording", "spellings", "wordings"]
+
+MANY = 256  # ways to spell a forbidden phrase that are looked for
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """What a translation must and must not say.
+
+    Attributes:
+        min_length: tokens that it has at least, the end mark counted.
+        no_repeat_ngram: no run of so many tokens stands in it twice; 0 asks for nothing.
+        repetition_penalty: see `Rules`.
+        prefix: text that it begins with; its last word may go on.
+        forced: phrases that it says, each beginning as a word does; the last word may go on ("Katze" in "Katzen").
+        forbidden: phrases that it does not say as words of their own, in whatever pieces they could be spelled; words
+            that begin with such pieces are lost with them.
+
+    Raises:
+        DecodingError: a setting cannot be met.
+    """
+
+    min_length: int = 1
+    no_repeat_ngram: int = 0
+    repetition_penalty: float | int = 1.0
+    prefix: str = ""
+    forced: Sequence[str] = ()
+    forbidden: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prefix, str):
+            raise DecodingError(f"prefix was given {self.prefix!r}, but it is text; give a string")
+        for name in ("forced", "forbidden"):
+            phrases = getattr(self, name)
+            if isinstance(phrases, str) or not all(isinstance(phrase, str) and phrase.strip() for phrase in phrases):
+                raise DecodingError(
+                    f"{name} was given {phrases!r}, but it takes phrases; give a list of texts, none blank"
+                )
+
+    @classmethod
+    def of(cls, given: "Wording | Mapping[str, Any]") -> "Wording":
+        """The rules that were given by their names.
+
+        Raises:
+            DecodingError: one is unknown, or cannot have its value.
+
+        >>> Wording.of({"perfix": "Das"})
+        Traceback (most recent call last):
+            ...
+        pellucid.errors.DecodingError: rules were given the unknown 'perfix'; did you mean 'prefix'?
+        """
+        if isinstance(given, Wording):
+            return given
+        if not isinstance(given, Mapping):
+            raise DecodingError(f"rules were given {given!r}, but they go by name; write rules=dict(prefix='Das')")
+        names = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in names:
+                raise DecodingError(f"rules were given the unknown {name!r}; {known(str(name), names)}")
+        return cls(**given)
+
+    def rules(self, tokenizer: Tokenizer, limit: int, *, begins: bool = True) -> Rules:
+        """The same over ids, for a translation of at most `limit` tokens; without the prefix where it does not begin.
+
+        Raises:
+            DecodingError: no translation can keep them, or the tokenizer cannot spell a phrase.
+        """
+        made = Rules(
+            min_length=self.min_length,
+            no_repeat_ngram=self.no_repeat_ngram,
+            repetition_penalty=self.repetition_penalty,
+            prefix=_said(tokenizer, self.prefix) if begins and self.prefix else (),
+            forced=tuple(_said(tokenizer, phrase) for phrase in self.forced),
+            forbidden=tuple(ids for phrase in self.forbidden for ids in spellings(tokenizer, phrase)),
+        )
+        made.fit(limit, END_ID)
+        return made
+
+
+def _said(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """The ids of a text, which must say it again."""
+    ids = tuple(tokenizer.encode(text))
+    if not ids or " ".join(tokenizer.decode(ids).split()) != " ".join(text.split()):
+        raise DecodingError(
+            f"the vocabulary spells {text!r} as {tokenizer.decode(ids)!r}; ask for what it can spell, or train with it"
+        )
+    return ids
+
+
+def spellings(tokenizer: Tokenizer, phrase: str) -> list[tuple[int, ...]]:
+    """The ways to spell a phrase in pieces of the vocabulary, as a word of its own; the tokenizer's own way first.
+
+    There may be very many for a long phrase: 256 are looked for.
+    """
+    own = tuple(tokenizer.encode(phrase))
+    text = "".join(tokenizer.pieces(own))
+    by_piece = {
+        piece: token for token, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size))) if token > END_ID
+    }
+    longest = max(map(len, by_piece))
+
+    def ways(start: int) -> Iterator[tuple[int, ...]]:
+        if start == len(text):
+            yield ()
+        for end in range(min(len(text), start + longest), start, -1):
+            if (token := by_piece.get(text[start:end])) is not None:
+                for rest in ways(end):
+                    yield (token, *rest)
+
+    return list(dict.fromkeys([own, *islice(ways(0), MANY)])) if own else []
+
+
+def wordings(
+    given: "Mapping[str, Any] | Wording | Iterable[Mapping[str, Any] | Wording] | None",
+) -> Iterator[Wording | None]:
+    """The rules of each line, without end where one serves for all.
+
+    Raises:
+        DecodingError: a line's cannot be; the line is named.
+    """
+    if given is None or isinstance(given, Wording | Mapping):
+        one = None if given is None else Wording.of(given)
+
+        def forever() -> Iterator[Wording | None]:
+            while True:
+                yield one
+
+        return forever()
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise DecodingError(f"rules were given {given!r}, but they go by name; write rules=dict(prefix='Das')")
+
+    def each() -> Iterator[Wording | None]:
+        for number, rules in enumerate(given, start=1):
+            try:
+                yield Wording.of(rules)
+            except DecodingError as error:
+                raise DecodingError(f"line {number}: {error}") from None
+
+    return each()

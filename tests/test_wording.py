@@ -1,0 +1,274 @@
+"""Rules as text, and lines that are too long: what a user asks of translations, and what comes out line by line."""
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tiny_run
+from pellucid.config import DecodingConfig
+from pellucid.decoding import Shortened, Translator, Wording
+from pellucid.decoding.long import parts_of
+from pellucid.decoding.wording import spellings
+from pellucid.errors import DecodingError
+from shell import Shell, shell_in
+from tiny_run import SENTENCES
+
+TOKENIZER = tiny_run.tokenizer()
+
+
+@cache
+def translator() -> Translator:
+    return tiny_run.translator()
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
+    """Runs the command line in this process, in a folder of the test's own."""
+    return shell_in(tmp_path, monkeypatch, capsys)
+
+
+def said(text: str) -> list[str]:
+    return text.split()
+
+
+# --- rules ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_rules_hold_for_the_text_of_every_candidate(beam: int) -> None:
+    plain = translator().translate(SENTENCES, beam=beam)
+    kept = {"die", "Notiz", "kleine", "Katze", "Wand"}
+    usual = min({word for found in plain for word in said(found.text)} - kept)
+    asked = {"prefix": "die Notiz", "forced": ["kleine Katze", "Wand"], "min_length": 9}
+    forbidden = ["Notiz die", usual]
+    for found in translator().translate(SENTENCES, beam=beam, n_best=beam, rules={**asked, "forbidden": forbidden}):
+        assert found.hypotheses
+        for one in found.hypotheses:
+            assert one.text.startswith("die Notiz")
+            assert usual not in said(one.text)
+            assert "Notiz die" not in one.text
+            if one.finished:
+                assert len(one.tokens) + 1 >= 9
+                assert " kleine Katze" in one.text
+                assert " Wand" in one.text
+
+
+def test_no_run_is_said_twice_and_a_penalty_changes_scores_alone() -> None:
+    for found in translator().translate(SENTENCES, rules=Wording(no_repeat_ngram=2)):
+        runs = list(zip(found.tokens, found.tokens[1:], strict=False))
+        assert len(set(runs)) == len(runs)
+    [one] = translator().translate(SENTENCES[:1], rules={"repetition_penalty": 3.0})
+    assert one.score != pytest.approx(translator().translate(SENTENCES[:1])[0].score)
+
+
+def test_each_line_has_its_own_rules_lazily_and_whatever_stands_beside_it() -> None:
+    taken: list[int] = []
+
+    def rules() -> Iterator[dict[str, Any]]:
+        for number in range(len(SENTENCES)):
+            taken.append(number)
+            yield {"prefix": "Katze"} if number % 2 else {}
+
+    found = list(translator().translate_lines(SENTENCES, rules=rules(), read_ahead=3))
+    assert len(found) == len(taken) == len(SENTENCES)
+    for number, (line, one) in enumerate(zip(SENTENCES, found, strict=True)):
+        alone = translator().translate([line], rules={"prefix": "Katze"} if number % 2 else None)
+        assert one.text == alone[0].text
+        assert one.text.startswith("Katze") or number % 2 == 0
+    lines = translator().translate_lines(iter(SENTENCES), rules=rules(), read_ahead=1)
+    taken.clear()
+    next(lines)
+    assert taken == [0]
+
+
+def test_a_stream_begins_as_it_must() -> None:
+    rules = {"prefix": "die Wand", "forbidden": ["sieht"]}
+    pieces = list(translator().stream(SENTENCES[2], rules=rules))
+    assert "".join(pieces) == translator().translate([SENTENCES[2]], beam=1, rules=rules)[0].text
+    assert "".join(pieces).startswith("die Wand")
+
+
+def test_every_spelling_of_a_phrase_is_found() -> None:
+    ways = spellings(TOKENIZER, "Katze")
+    assert ways[0] == tuple(TOKENIZER.encode("Katze"))
+    assert len(ways) > 1
+    assert {TOKENIZER.decode(way) for way in ways} == {"Katze"}
+    assert len(set(ways)) == len(ways)
+    assert spellings(TOKENIZER, "  ") == []
+
+
+def test_length_options_reach_the_search() -> None:
+    for found in translator().translate(SENTENCES, max_length=3, beam=2, n_best=2):
+        assert all(len(one.tokens) + one.finished <= 3 for one in found.hypotheses)
+    [power] = translator().translate(SENTENCES[:1], length_rule="power", length_penalty=1.0)
+    assert power.score == pytest.approx(power.log_prob / (len(power.tokens) + power.hypotheses[0].finished))
+    apart = translator().translate(SENTENCES[:1], beam=4, n_best=4, groups=2, diversity=20.0)[0]
+    assert len({one.tokens[:1] for one in apart.hypotheses}) > 1
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"perfix": "die"}, "rules were given the unknown 'perfix'; did you mean 'prefix'"),
+        ("die", "rules were given 'die', but they go by name"),
+        ({"prefix": 7}, "prefix was given 7, but it is text"),
+        ({"forced": "Katze"}, "forced was given 'Katze', but it takes phrases"),
+        ({"forbidden": ["Katze", " "]}, "forbidden was given .* none blank"),
+        ({"min_length": 500}, "line 1: the rules ask for 500 tokens, end mark counted, but max_length is"),
+        ({"prefix": "die \x00"}, "line 1: the vocabulary spells"),
+        ({"forced": ["Katze"], "forbidden": ["Katze"]}, "line 1: .* holds the forbidden phrase"),
+        ([{"prefix": "die"}], "line 2 has no rules; give as many as lines"),
+        ([{}, {"min_length": 0}], "line 2: min_length was given 0"),
+        ([{}, {"what": 0}], "line 2: rules were given the unknown 'what'"),
+    ],
+)
+def test_rules_that_cannot_be_cost_one_sentence(unchecked: None, rules: Any, message: str) -> None:
+    with pytest.raises(DecodingError, match=message):
+        translator().translate(["the cat", "a window"], rules=rules)
+
+
+# --- lines that are too long ---------------------------------------------------------------------------------
+
+
+@given(
+    st.text(alphabet="ab .,!?\u3002\uff0c\"'", min_size=1, max_size=40).filter(lambda text: bool(text.strip())),
+    st.integers(1, 9),
+)
+def test_parts_fit_and_together_are_the_line(line: str, most: int) -> None:
+    parts = parts_of(line, lambda text: len(text) <= most)
+    assert all(0 < len(part.text) <= most for part in parts)
+    assert all(part.text == part.text.strip() for part in parts)
+    together = "".join(part.joint + part.text for part in parts)
+    assert "".join(together.split()) == "".join(line.split())
+    assert parts[0].joint == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "most", "parts"),
+    [
+        ('He said "Stop!" Then he left.', 20, ['He said "Stop!"', "Then he left."]),
+        ("One two. Three, four five.", 11, ["One two.", "Three,", "four five."]),
+        (
+            "\u4eca\u65e5\u306f\u96e8\u3002\u660e\u65e5\u306f\u6674\u308c\u3002",
+            6,
+            ["\u4eca\u65e5\u306f\u96e8\u3002", "\u660e\u65e5\u306f\u6674\u308c\u3002"],
+        ),
+        ("aaaaaaa bb", 4, ["aaaa", "aaa", "bb"]),
+    ],
+)
+def test_a_line_is_cut_where_a_reader_would_pause(line: str, most: int, parts: list[str]) -> None:
+    assert [part.text for part in parts_of(line, lambda text: len(text) <= most)] == parts
+
+
+def test_a_line_that_is_too_long_is_split_and_comes_back_as_one() -> None:
+    short = tiny_run.translator(DecodingConfig(max_source_length=6))
+    first, second = "the red cat sees a.", "a window opens."
+    lines = ["cat", f"{first} {second}", "", "a red house"]
+    longest = max(len(TOKENIZER.encode(part)) for part in (first, second, "a red house"))
+    short.settings = short.settings.replace(max_source_length=longest + 1)
+    found = short.translate(lines, n_best=2, attention=True)
+    assert [one.source for one in found] == lines
+    parts = short.translate([first, second], n_best=2)
+    joined = found[1]
+    for place in range(2):
+        ones = [part.hypotheses[place] for part in parts]
+        assert joined.hypotheses[place].text == " ".join(one.text for one in ones)
+        assert joined.hypotheses[place].log_prob == pytest.approx(sum(one.log_prob for one in ones))
+        assert joined.hypotheses[place].tokens == tuple(token for one in ones for token in one.tokens)
+    assert joined.attention is None
+    assert found[0].attention is not None
+    assert found[2].text == ""
+    assert joined.source_tokens.count("</s>") == 1
+    assert "".join(short.stream(lines[1])) == short.translate([lines[1]], beam=1)[0].text
+
+
+def test_a_line_that_is_too_long_is_shortened_with_a_warning_or_refused() -> None:
+    short = tiny_run.translator(DecodingConfig(max_source_length=6))
+    line = SENTENCES[5]
+    with pytest.warns(Shortened, match="line 2 has .* tokens, but 5 are read at most; the rest was left out"):
+        found = short.translate(["cat", line], too_long="truncate")
+    assert len(found[1].source_tokens) == 6
+    with pytest.raises(DecodingError, match=r"^line 2 has .* choose too_long='split' or 'truncate'"):
+        short.translate(["cat", line], too_long="refuse")
+    with pytest.raises(DecodingError, match=r"^line 1: it is too long and was split, and a phrase cannot be forced"):
+        short.translate([line], rules={"forced": ["Katze"]})
+    begun = short.translate([line], rules={"prefix": "Notiz"})[0].text
+    assert begun.startswith("Notiz")
+
+
+# --- from the shell ------------------------------------------------------------------------------------------
+
+
+def test_options_of_the_command_arrive(shell: Shell, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    tiny_run.write_run(run)
+    source = "\n".join(SENTENCES[:3]).encode() + b"\n"
+    options = ["prefix=die", "forced=Katze", "forbidden=sieht", "forbidden=Notiz", "min_length=4", "no_repeat_ngram=3"]
+    ended = shell("translate", str(run), *(part for rule in options for part in ("--rule", rule)), stdin=source)
+    assert ended.status == 0, ended.err
+    assert len(ended.out.splitlines()) == 3
+    for line in ended.out.splitlines():
+        assert line.startswith("die")
+        assert "sieht" not in said(line)
+        assert "Notiz" not in said(line)
+    more = ["max_length=3", "length_rule=power", "groups=2", "diversity=9", "too_long=truncate"]
+    ended = shell("translate", str(run), *(part for one in more for part in ("--set", one)), "--json", stdin=source)
+    assert ended.status == 0, ended.err
+    assert all(len(json.loads(line)["tokens"]) <= 3 for line in ended.out.splitlines())
+    ended = shell("translate", str(run), "--precision", "int8", stdin=source)
+    assert (ended.status, len(ended.out.splitlines())) == (0, 3)
+    rules = tmp_path / "rules.jsonl"
+    rules.write_text('{"prefix": "Wand"}\n\n{"prefix": "Katze"}\n', encoding="utf-8")
+    ended = shell("translate", str(run), "--rules", str(rules), stdin=source)
+    begins = [line.split()[0] for line in ended.out.splitlines()]
+    assert begins[0].startswith("Wand")
+    assert begins[2].startswith("Katze")
+
+
+def test_a_shortened_line_is_told_of_in_one_sentence(shell: Shell, tmp_path: Path) -> None:
+    tiny_run.write_run(tmp_path / "run", positions="learned", max_positions=9)
+    source = f"cat\n{SENTENCES[5]}\n{SENTENCES[5]}\n".encode()
+    ended = shell("translate", str(tmp_path / "run"), "--set", "too_long=truncate", stdin=source)
+    assert (ended.status, len(ended.out.splitlines())) == (0, 3)
+    told = ended.err.splitlines()
+    assert [line.split(" has ")[0] for line in told] == ["pellucid: line 2", "pellucid: line 3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--rule prefix=die --rules rules.jsonl", "--rule prefix=die stands beside --rules rules.jsonl"),
+        ("--rules rules.jsonl", "rules.jsonl, line 2: no JSON"),
+        ("--rules missing.jsonl", "missing.jsonl"),
+        ("--rule prefix", "--rule was given 'prefix', but it takes NAME=VALUE"),
+        ("--rule perfix=die", "--rule was given the unknown 'perfix'; did you mean 'prefix'"),
+        ("--rule min_length=few", "min_length was given 'few', but it is a number"),
+        ("--rule min_length=0", "min_length was given 0"),
+        ("--rule repetition_penalty=0.5", "repetition_penalty was given 0.5"),
+        ("--set length_rule=mean", "'length_rule' was given 'mean'"),
+        ("--set too_long=cut", "'too_long' was given 'cut'"),
+        ("--set max_length=0", "'max_length' was given 0"),
+        ("--set groups=3", "groups was given 3 with a beam of 4"),
+        ("--set beam=3", "--set was given the unknown 'beam'"),
+        ("--sample --set groups=2", "groups was given 2 beside sampling"),
+        ("--sample --rule forced=Katze", "phrases cannot be forced into what is drawn"),
+        ("--precision int4", "precision was given 'int4'"),
+    ],
+)
+def test_bad_options_cost_one_sentence_and_status_2(
+    unchecked: None, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, message: str
+) -> None:
+    tiny_run.write_run(tmp_path / "run")
+    (tmp_path / "rules.jsonl").write_text('{"prefix": "die"}\n{prefix\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    ended = shell("translate", "run", *options.split(), stdin=b"the cat\na window\n")
+    assert ended.status == 2, ended.err
+    assert message in ended.err
+    assert len(ended.err.strip().splitlines()) == 1
+    assert ended.out == ""

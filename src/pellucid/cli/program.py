@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from pellucid.cli.checks import check
+from pellucid.cli.exports import export
 from pellucid.cli.masks import mask
 from pellucid.cli.runs import demo, evaluate, info, score, train, translate
 from pellucid.errors import PellucidError
@@ -40,7 +41,7 @@ def pellucid(
     """The Transformer you can see through: train a translator, use it, measure it, look inside."""
 
 
-for one in (demo, train, translate, evaluate, score, mask, check, info):
+for one in (demo, train, translate, evaluate, score, mask, check, export, info):
     app.command()(one)
 
 

@@ -2,32 +2,50 @@
 
 from pathlib import Path
 
+from pellucid.decoding.ctranslate2 import PLACES, CTranslate2Engine, is_exported
 from pellucid.decoding.engines import ModelEngine
 from pellucid.decoding.precision import Precision
 from pellucid.decoding.translate import Translator
 from pellucid.device import pick_device
+from pellucid.errors import ConfigError, RunError
 from pellucid.model import Transformer
 from pellucid.run import Run, load_weights
 
 __all__ = ["load"]
 
 
-def load(path: str | Path, device: str = "auto", *, precision: Precision = "float32") -> Translator:
-    """Open a run and make its best weights ready to translate.
+def load(
+    path: str | Path, device: str = "auto", *, precision: Precision = "float32", engine: str | None = None
+) -> Translator:
+    """Open a run, or what a run was exported as, and make its best weights ready to translate.
 
     Args:
-        path: the folder that `pellucid train --out` wrote.
+        path: the folder that `pellucid train --out` or `pellucid export --out` wrote.
         device: "auto" takes a GPU where there is one; else a torch device such as "cpu" or "cuda:1".
         precision: the numbers to translate in: "float32", "bfloat16", "int8" for linear maps in 8-bit integers, or
             "auto" for the faster of the first two on this machine.
+        engine: "native" or "ctranslate2"; None takes the one that the folder was written for.
 
     Raises:
-        RunError: the folder holds no run, or a damaged one.
-        ConfigError: the device is not there, or the precision is unknown.
+        RunError: the folder holds no run, or a damaged one, or was written for another engine.
+        ConfigError: the device is not there, or the precision or the engine is unknown.
+        InteropError: the engine is not installed.
     """
-    run = Run.open(Path(path))
+    path = Path(path)
+    if engine not in (None, "native", "ctranslate2"):
+        raise ConfigError(f"engine was given {engine!r}, but it knows 'native' and 'ctranslate2'; choose one")
+    run = Run.open(path)
+    sides = (run.source_tokenizer, run.target_tokenizer)
+    if is_exported(path) != (engine == "ctranslate2") and engine is not None:
+        remedy = (
+            "load it with that engine" if is_exported(path) else f"pellucid export {path} --to ctranslate2 --out NEW"
+        )
+        raise RunError(f"{path} was not written for the engine '{engine}'; {remedy}")
+    if is_exported(path):
+        learned = run.config.model.positions == "learned"
+        places = run.config.model.max_positions if learned else PLACES
+        return Translator(CTranslate2Engine(path, *sides, precision, most_tokens=places), *sides, run.config.decoding)
     model = Transformer(run.config.model)
     load_weights(model, run.weights_file())
     model = model.to(pick_device(device))
-    engine = ModelEngine(model, precision)
-    return Translator(engine, run.source_tokenizer, run.target_tokenizer, run.config.decoding)
+    return Translator(ModelEngine(model, precision), *sides, run.config.decoding)

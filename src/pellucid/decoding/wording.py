@@ -106,10 +106,9 @@ def spellings(tokenizer: Tokenizer, phrase: str) -> list[tuple[int, ...]]:
     There may be very many for a long phrase: 256 are looked for.
     """
     own = tuple(tokenizer.encode(phrase))
-    text = "".join(tokenizer.pieces(own))
-    by_piece = {
-        piece: token for token, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size))) if token > END_ID
-    }
+    names = tokenizer.names()
+    text = "".join(names[token] for token in own)
+    by_piece = {piece: token for token, piece in enumerate(names) if token > END_ID}
     longest = max(map(len, by_piece))
 
     def ways(start: int) -> Iterator[tuple[int, ...]]:

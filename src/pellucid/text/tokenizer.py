@@ -275,6 +275,10 @@ class Tokenizer:
             place += length
         return labels
 
+    def names(self) -> list[str]:
+        """What SentencePiece calls each id."""
+        return [self._processor.IdToPiece(token) for token in range(self.vocab_size)]
+
     def _spelled(self, ids: Sequence[int]) -> tuple[int, str]:
         """How many of the ids are the bytes of one visible character, and which; (1, "") where they spell none."""
         spelling = bytes(self._bytes[token] for token in takewhile(self._bytes.__contains__, ids))

@@ -1,0 +1,116 @@
+"""Write a run as another engine reads it, and see on the spot that it says the same."""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pellucid.decoding import Translator, load
+from pellucid.decoding.ctranslate2 import PLACES, CTranslate2Engine
+from pellucid.disk import settle
+from pellucid.errors import ConfigError, RunError
+from pellucid.interop.ctranslate2 import to_ctranslate2
+from pellucid.model import Transformer
+from pellucid.run import Run, load_weights
+
+__all__ = ["Verified", "export"]
+
+NEAR = 1e-3  # nats that the log-probability of a sentence may stand apart in float32
+PROBES = 7  # lines that are made up of the vocabulary where none are given
+ATTEMPTS = 23  # ids apart that their tokens stand
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """How an export stood beside the run on some lines.
+
+    Attributes:
+        lines: how many were translated and scored by both.
+        others: the numbers of those whose greedy translations differ, from 1.
+        largest: the largest difference of a translation's log-probability, in nats.
+    """
+
+    lines: int
+    others: tuple[int, ...]
+    largest: float
+
+    def __str__(self) -> str:
+        said = f"other tokens in line {', '.join(map(str, self.others))}" if self.others else "the same tokens"
+        return f"{self.lines} lines, greedy: {said}; log-probabilities within {self.largest:.1e} nats"
+
+
+def export(
+    run: Path, to: str, out: Path, precision: Literal["float32", "int8"] = "float32", lines: Sequence[str] = ()
+) -> Verified:
+    """Write the best weights of a run for another engine, with tokenizers and settings, in a folder that appears whole.
+
+    Args:
+        run: the run folder.
+        to: "ctranslate2".
+        out: a new folder.
+        precision: "float32", or "int8" for weights in 8 bits, which translates faster and a little otherwise.
+        lines: what to compare translations of; the vocabulary's own words where none are given.
+
+    Raises:
+        ConfigError: the engine is unknown, or the run has settings that it has no place for.
+        RunError: the folder exists, or what was written does not say what the run says.
+        InteropError: the engine is not installed.
+    """
+    if to != "ctranslate2":
+        raise ConfigError(f"--to was given '{to}', but known is 'ctranslate2'; choose it")
+    if out.exists():
+        raise RunError(f"{out} exists already; choose a new folder")
+    opened = Run.open(run)
+    model = Transformer(opened.config.model)
+    load_weights(model, opened.weights_file())
+    out.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
+    try:
+        made = draft / "export"
+        to_ctranslate2(model, opened.source_tokenizer, opened.target_tokenizer, made, _quantization(precision))
+        for name in ("run.toml", "tokenizer.model", "source.model", "target.model"):
+            if (run / name).is_file():
+                shutil.copyfile(run / name, made / name)
+        verified = verify(run, made, precision, lines or _probes(opened))
+        if precision == "float32" and (verified.others or verified.largest > NEAR):
+            raise RunError(f"the export does not say what {run} says ({verified}); report it, and use the run itself")
+        settle(made, out)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return verified
+
+
+def _quantization(precision: str) -> str | None:
+    if precision not in ("float32", "int8"):
+        raise ConfigError(f"precision was given '{precision}', but exports are in 'float32' or 'int8'; choose one")
+    return None if precision == "float32" else precision
+
+
+def _probes(run: Run) -> list[str]:
+    """Lines of the source vocabulary's own words."""
+    words = run.source_tokenizer.vocab_size
+    ids = [[4 + (7 * line + ATTEMPTS * place) % (words - 4) for place in range(line + 2)] for line in range(PROBES)]
+    return [text for row in ids if (text := run.source_tokenizer.decode(row)).strip()]
+
+
+def verify(run: Path, folder: Path, precision: str, lines: Sequence[str]) -> Verified:
+    """Translate and score lines by both."""
+    ours = load(run, "cpu")
+    opened = Run.open(run)
+    engine = CTranslate2Engine(
+        folder,
+        opened.source_tokenizer,
+        opened.target_tokenizer,
+        precision,
+        most_tokens=ours.engine.most_tokens or PLACES,
+    )
+    theirs = Translator(engine, opened.source_tokenizer, opened.target_tokenizer, opened.config.decoding)
+    one, other = ours.translate(lines, beam=1), theirs.translate(lines, beam=1)
+    others = [
+        number for number, pair in enumerate(zip(one, other, strict=True), start=1) if pair[0].tokens != pair[1].tokens
+    ]
+    texts = [found.text for found in one]
+    scores = zip(ours.score(lines, texts), theirs.score(lines, texts), strict=True)
+    return Verified(len(lines), tuple(others), max((abs(a - b) for a, b in scores), default=0.0))

@@ -55,7 +55,7 @@ def test_an_export_says_what_the_model_says(
     same = [pair for pair in zip(expected, found, strict=True) if pair[0].tokens == pair[1].tokens]
     # Pads, begins and unknowns are made impossible before the softmax there, behind it here: in a model of random
     # weights they have a share, and now and then a beam ranks two hypotheses the other way round.
-    assert len(same) >= len(SENTENCES) - (beam > 1)
+    assert len(same) >= len(SENTENCES) - 2 * (beam > 1)
     for one, other in same:
         assert -1e-3 < other.log_prob - one.log_prob < 2.0
         assert other.hypotheses[0].finished == one.hypotheses[0].finished

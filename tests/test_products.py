@@ -1,5 +1,7 @@
 """Products by packed and 8-bit weights: what the formula gives, row by row, whatever stands beside a row."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
@@ -72,6 +74,22 @@ def test_eight_bits_are_whole_steps_of_each_output_and_each_row() -> None:
         others = torch.ones(ROWS, OUTSIDE)
         assert torch.equal(EightBit.of(map_).active(given), EightBit.of(map_)(given).relu())
         assert torch.equal(EightBit.of(map_).added(given, others), others + EightBit.of(map_)(given))
+
+
+@pytest.mark.parametrize("kernel", ["fbgemm", "formula"])
+def test_states_that_are_never_below_zero_have_twice_the_steps(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kernel == "formula":
+        monkeypatch.setattr(products, "_fbgemm_weight", lambda *_: None)
+    given, map_ = states().relu(), linear()
+    codes, steps = quantised(map_.weight)
+    most = given.abs().amax(dim=1, keepdim=True)
+    whole = (given / most * 127).round()
+    expected = (whole.double() @ codes.double().T) * (
+        steps.double() / 127
+    ) * most.double() + map_.bias.detach().double()
+    found = EightBit.of(map_, positive=True)(given)
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-6)
+    assert joined([EightBit.of(map_, positive=True)], [1.0]).positive
 
 
 @pytest.mark.parametrize("kernel", ["fbgemm", "formula"])
@@ -154,6 +172,9 @@ def test_the_faster_of_two_is_measured() -> None:
     model = tiny_run.model().float()
     chosen = fastest(model)
     assert chosen in ("float32", "bfloat16")
+    eight: Any = converted(model, "int8").stacks.decoder.layers[0]
+    assert eight.feed_forward.outer.positive  # behind a relu
+    assert not eight.feed_forward.inner.positive
     weight = converted(model, "auto").head.weight
     assert weight.dtype in (torch.float32, torch.bfloat16)
 

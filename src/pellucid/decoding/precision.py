@@ -12,6 +12,7 @@ from torch import nn
 from pellucid.decoding.products import EightBit
 from pellucid.errors import ConfigError
 from pellucid.model import Transformer
+from pellucid.model.sublayer import FeedForward
 
 __all__ = ["Precision", "converted", "fastest"]
 
@@ -48,7 +49,8 @@ def _in_eight_bits(module: Transformer) -> Transformer:
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Linear):
-                setattr(parent, name, EightBit.of(child))
+                behind_relu = isinstance(parent, FeedForward) and parent.activation == "relu" and name == "outer"
+                setattr(parent, name, EightBit.of(child, positive=behind_relu))
     return module
 
 

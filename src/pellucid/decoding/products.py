@@ -15,17 +15,10 @@ from torch import Tensor, nn
 
 __all__ = ["EightBit", "Plain", "joined", "quantised"]
 
+SMALL = 2**17  # cells of a weight up to which one row is faster without oneDNN: measured
+WEIGHT_STEPS = 127
 # The greatest number of a row is 63 steps: in seven bits, products never overflow the 16-bit sums of AVX2.
 STEPS = 63
-ZERO = 64  # what stands for 0 among them
-WEIGHT_STEPS = 127
-
-SMALL = 2**17  # cells of a weight up to which one row is faster without oneDNN: measured
-STEPS = (
-    63  # of a row's greatest number on either side of 0: seven bits, whose products never overflow AVX2's 16-bit sums
-)
-ZERO = 64  # what stands for 0 among them
-WEIGHT_STEPS = 127
 
 
 class Plain(nn.Module):
@@ -99,13 +92,15 @@ def quantised(
 class EightBit(nn.Module):
     """A linear map in 8-bit integers, each row of states scaled by its own greatest number.
 
-    Weights are rounded to 127 steps on either side of 0 for each output, states to 63 for each row, and sums are whole
-    numbers. Scaled by row, unlike in torch's dynamic quantisation, a sentence never depends on those beside it.
+    Weights are rounded to 127 steps on either side of 0 for each output, and sums are whole numbers. States are rounded
+    to 63 steps on either side of 0 for each row, or to 127 above it where none is below, as behind a relu. Scaled by
+    row, unlike in torch's dynamic quantisation, a sentence never depends on those beside it.
 
     Args:
         codes: the weight, see `quantised`.
         steps: what a step of each output is worth.
         bias: added to the outputs in floating point.
+        positive: whether no state is below 0.
     """
 
     weight: Tensor
@@ -117,17 +112,20 @@ class EightBit(nn.Module):
         codes: Int8[Tensor, "outside inside"],
         steps: Float[Tensor, " outside"],
         bias: Float[Tensor, " outside"] | None,
+        *,
+        positive: bool = False,
     ) -> None:
         super().__init__()
+        self.positive = positive
         self.register_buffer("weight", codes)
         self.register_buffer("steps", steps)
         self.register_buffer("bias", None if bias is None else bias.detach().float())
-        self._kernel = _eight_bit_kernel(codes, steps)
+        self._kernel = _eight_bit_kernel(codes, steps, 2 * STEPS + 1 if positive else STEPS)
 
     @classmethod
-    def of(cls, linear: nn.Linear) -> "EightBit":
+    def of(cls, linear: nn.Linear, *, positive: bool = False) -> "EightBit":
         """A linear map in 8 bits."""
-        return cls(*quantised(linear.weight), linear.bias)
+        return cls(*quantised(linear.weight), linear.bias, positive=positive)
 
     def forward(self, states: Float[Tensor, "*rows inside"]) -> Float[Tensor, "*rows outside"]:
         """(..., in) -> (..., out)."""
@@ -150,21 +148,22 @@ class EightBit(nn.Module):
         return out
 
 
-def _eight_bit_kernel(codes: Tensor, steps: Tensor) -> Callable[[Tensor], Tensor]:
-    """Rows scaled to -1 to 1, rounded to steps of 1 / 63, times the weight: by FBGEMM, else by the formula."""
+def _eight_bit_kernel(codes: Tensor, steps: Tensor, most: int) -> Callable[[Tensor], Tensor]:
+    """Rows scaled to -1 to 1, rounded to `most` steps, times the weight: by FBGEMM, else by the formula."""
     packed = _fbgemm_weight(codes, steps) if codes.device.type == "cpu" else None
     if packed is None:
-        worth, numbers = steps / STEPS, codes.float()
+        worth, numbers = steps / most, codes.float()
 
         # up to 2**24, which 2,000 inputs never pass, float32 sums whole numbers exactly
         def multiply_by_formula(rows: Tensor) -> Tensor:
-            return F.linear((rows * STEPS).round(), numbers) * worth
+            return F.linear((rows * most).round(), numbers) * worth
 
         return multiply_by_formula
     kernel = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+    zero = 64 if most == STEPS else 0  # what stands for 0 among seven bits
 
     def multiply(rows: Tensor) -> Tensor:
-        given: Tensor = kernel(rows, 1 / STEPS, ZERO, packed)
+        given: Tensor = kernel(rows, 1 / most, zero, packed)
         return given
 
     return multiply
@@ -197,7 +196,8 @@ def joined(maps: Sequence[nn.Linear | EightBit], scales: Sequence[float]) -> Pla
         bias = torch.cat([_bias_of(linear) * scale for linear, scale in pairs])
     if all(isinstance(linear, EightBit) for linear in maps):
         steps = torch.cat([linear.steps * scale for linear, scale in pairs if isinstance(linear, EightBit)])
-        return EightBit(torch.cat([linear.weight for linear in maps]), steps, bias)
+        positive = all(linear.positive for linear in maps if isinstance(linear, EightBit))
+        return EightBit(torch.cat([linear.weight for linear in maps]), steps, bias, positive=positive)
     weight = torch.cat([linear.weight.detach() * scale for linear, scale in pairs])
     return Plain(weight, bias)
 

@@ -296,7 +296,9 @@ def test_a_trace_tells_of_dead_ends_and_of_too_little_room() -> None:
         Toy([TABLE]), begin(1), batch=1, start_id=START, end_id=END, beam=3, max_length=3, trace=True,
         rules=Rules(forced=((1, 2),)),
     )  # fmt: skip
-    assert "no room left for what is forced" in str(trace)
+    assert {one.token: one.fate for one in trace.steps[0]} == {
+        token: "lives on" if token == 1 else "no room left for what is forced" for token in (1, 2, 3)
+    }
 
 
 # --- refusals ------------------------------------------------------------------------------------------------

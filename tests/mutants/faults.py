@@ -541,14 +541,14 @@ MODEL = [
 POSITIONS = [
     Fault(
         "rotary positions turn the other way",
-        "model/positions/rotary.py",
-        "torch.cat([one * cos - other * sin, one * sin + other * cos], dim=-1)",
-        "torch.cat([one * cos + other * sin, other * cos - one * sin], dim=-1)",
+        "model/positions/turn.py",
+        "one * self.cos - other * self.sin, one * self.sin + other * self.cos",
+        "one * self.cos + other * self.sin, other * self.cos - one * self.sin",
         "test_rotary.py::test_a_turn_is_a_complex_number_of_length_one",
     ),
     Fault(
         "interleaved pairs are turned as halves",
-        "model/positions/rotary.py",
+        "model/positions/turn.py",
         "one, other = heads[..., 0::2], heads[..., 1::2]",
         "one, other = heads.chunk(2, dim=-1)",
         "test_rotary.py::test_a_turn_is_a_complex_number_of_length_one",
@@ -782,4 +782,112 @@ GUESTS = [
     ),
 ]
 
-FAULTS = [*MASKS, *ATTENTION, *KERNELS, *MODEL, *POSITIONS, *GUESTS]
+DECODING = [
+    Fault(
+        "a row sees the slots of its neighbours",
+        "decoding/past.py",
+        "added.masked_fill_(~self.seen, -math.inf)",
+        "added",
+        "test_stepper.py::test_the_step_is_the_decoder_while_a_beam_is_reordered",
+    ),
+    Fault(
+        "a state writes over another's past",
+        "decoding/past.py",
+        "if room.used != used or used + width",
+        "if used + width",
+        "test_stepper.py::test_states_that_share_a_past_do_not_write_over_each_other",
+    ),
+    Fault(
+        "a sentence that left takes another's source",
+        "decoding/stepper.py",
+        "        if kept == list(range(self.grid.count)):\n            return replace(self, grid=grid)",
+        "        if len(kept) <= self.grid.count:\n            return replace(self, grid=grid)",
+        "test_stepper.py::test_rows_may_be_chosen_in_any_order_with_repeats",
+    ),
+    Fault(
+        "the scale of the scores is left out",
+        "decoding/stepper.py",
+        "joined([own.query, own.key, own.value], [scale, 1.0, 1.0])",
+        "joined([own.query, own.key, own.value], [1.0, 1.0, 1.0])",
+        "test_stepper.py::test_the_step_is_the_decoder_while_a_beam_is_reordered",
+    ),
+    Fault(
+        "weights that an optimizer moved are not laid out anew",
+        "decoding/engines.py",
+        "or not torch.equal(numbers, self._numbers)",
+        "",
+        "test_stepper.py::test_weights_that_were_changed_are_laid_out_anew",
+    ),
+    Fault(
+        "8-bit states are scaled by all rows at once",
+        "decoding/products.py",
+        "rows.abs().amax(dim=1, keepdim=True)",
+        "rows.abs().amax().expand(len(rows), 1)",
+        "test_products.py::test_a_row_never_depends_on_the_rows_beside_it",
+    ),
+    Fault(
+        "the end mark may come a token early",
+        "decoding/rules.py",
+        "if len(ids) + 1 < self.min_length",
+        "if len(ids) + 2 < self.min_length",
+        "test_rules.py::test_a_beam_over_the_whole_space_finds_every_legal_sentence_best_first",
+    ),
+    Fault(
+        "a repetition penalty counts in the log-probability",
+        "decoding/branches.py",
+        "prefix.log_prob + log_prob",
+        "prefix.log_prob + gain",
+        "test_rules.py::test_a_penalty_lowers_the_score_and_not_the_log_probability",
+    ),
+    Fault(
+        "a sentence may end before what is forced was said",
+        "decoding/rules.py",
+        " or needed(ids, self.forced):",
+        ":",
+        "test_rules.py::test_whatever_is_finished_keeps_the_rules",
+    ),
+    Fault(
+        "a hypothesis lives without room for what is forced",
+        "decoding/hypotheses.py",
+        "if len(ids) + need + 1 > self.pool.limit and need:",
+        "if len(ids) + need > self.pool.limit and need:",
+        "test_rules.py::test_a_trace_tells_of_dead_ends_and_of_too_little_room",
+    ),
+    Fault(
+        "the stopping rule forgets that longer may score higher",
+        "decoding/hypotheses.py",
+        "last = self.limit if self._length_penalty >= 0 else length + 1",
+        "last = length + 1",
+        "test_search.py::test_the_length_penalty_chooses_between_short_and_long",
+    ),
+    Fault(
+        "groups do not hear of each other",
+        "decoding/diverse.py",
+        "self._chosen[step][token] += 1",
+        "self._chosen[step + 1][token] += 1",
+        "test_rules.py::test_a_group_avoids_what_the_one_before_it_chose",
+    ),
+    Fault(
+        "the parts of a line are joined by nothing",
+        "decoding/units.py",
+        '(joint if number else "")',
+        '""',
+        "test_wording.py::test_a_line_that_is_too_long_is_split_and_comes_back_as_one",
+    ),
+    Fault(
+        "each line follows the first line's rules",
+        "decoding/translate.py",
+        "rules = [unit.rules or Rules() for unit in chosen]",
+        "rules = [chosen[0].rules or Rules() for unit in chosen]",
+        "test_wording.py::test_each_line_has_its_own_rules_lazily_and_whatever_stands_beside_it",
+    ),
+    Fault(
+        "an export swaps keys and values",
+        "interop/ctranslate2.py",
+        "_linear(spec.linear[1], attention.key, attention.value)",
+        "_linear(spec.linear[1], attention.value, attention.key)",
+        "test_ctranslate2.py::test_an_export_says_what_the_model_says",
+    ),
+]
+
+FAULTS = [*MASKS, *ATTENTION, *KERNELS, *MODEL, *POSITIONS, *GUESTS, *DECODING]

@@ -112,6 +112,38 @@ def test_length_options_reach_the_search() -> None:
     assert len({one.tokens[:1] for one in apart.hypotheses}) > 1
 
 
+def test_each_token_is_told_with_what_stood_beside_it() -> None:
+    short = tiny_run.translator(DecodingConfig(max_source_length=8, length_ratio=1.5))
+    for found in short.translate([*SENTENCES, ""], beam=3, n_best=2, alternatives=5):
+        if not found.source:
+            assert found.hypotheses[0].token_log_probs is None
+            continue
+        for one in found.hypotheses:
+            assert one.token_log_probs is not None
+            assert one.alternatives is not None
+            assert sum(one.token_log_probs) == pytest.approx(one.log_prob, abs=1e-9)
+            assert len(one.token_log_probs) == len(one.alternatives)
+            for own, others in zip(one.token_log_probs, one.alternatives, strict=True):
+                figures = [figure for _, figure in others]
+                assert len(others) == 5
+                assert figures == sorted(figures, reverse=True)
+                assert own <= figures[0]
+                assert own in figures or own < figures[-1]
+    [greedy] = translator().translate(SENTENCES[:1], beam=1, alternatives=1)
+    assert greedy.record()["hypotheses"][0]["token_log_probs"] == greedy.hypotheses[0].token_log_probs
+    assert "alternatives" not in translator().translate(SENTENCES[:1])[0].record()["hypotheses"][0]
+    with pytest.raises(DecodingError, match="alternatives was given -1"):
+        translator().translate(SENTENCES, alternatives=-1)
+
+
+def test_alternatives_stop_where_the_learned_positions_end() -> None:
+    endless = tiny_run.translator(positions="learned", max_positions=8)
+    [found] = endless.translate([" ".join(["window"] * 7)], beam=2, n_best=2, alternatives=2)
+    for one in found.hypotheses:
+        assert one.token_log_probs is not None
+        assert len(one.token_log_probs) == len(one.tokens) + one.finished
+
+
 @pytest.mark.parametrize(
     ("rules", "message"),
     [

@@ -161,6 +161,17 @@ class CTranslate2Engine:
         targets = [[self._target[token] for token in row[: length - 1]] for row, length in rows]
         return [float(sum(result.log_probs)) for result in self._translator.score_batch(self._words(batch), targets)]
 
+    def log_probs(
+        self,
+        batch: Batch,  # noqa: ARG002 - it is the interface's
+    ) -> Float[Tensor, "batch target vocabulary"]:
+        """Nothing: CTranslate2 gives them as whole vocabularies only while it searches.
+
+        Raises:
+            DecodingError: always.
+        """
+        raise DecodingError(f"CTranslate2 does not hand out alternatives of given texts; {NATIVE}")
+
     def cross_attention(
         self,
         batch: Batch,  # noqa: ARG002 - it is the interface's

@@ -61,6 +61,10 @@ class Engine(Protocol):
         """The log-probability of each target given its source, in nats, the end mark counted."""
         ...
 
+    def log_probs(self, batch: Batch) -> Float[Tensor, "batch target vocabulary"]:
+        """The log-probability in nats of every token at each place of the targets, on the CPU."""
+        ...
+
     def cross_attention(self, batch: Batch) -> Float[Tensor, "layers heads target source"]:
         """What each target token of the one pair in a batch looked at while it was chosen, the end mark too."""
         ...
@@ -208,6 +212,17 @@ class ModelEngine:
         logits = self.model(batch.source, batch.target, batch.source_lengths, batch.target_lengths)
         gold = _log_softmax(logits).gather(2, batch.labels[:, :, None])[:, :, 0]
         return [float(row[:length].sum()) for row, length in zip(gold, batch.target_lengths, strict=True)]
+
+    @torch.inference_mode()
+    def log_probs(self, batch: Batch) -> Float[Tensor, "batch target vocabulary"]:
+        """The log-probability in nats of every token at each place of the targets, on the CPU.
+
+        Where a target fills the last learned position, no place is left for its end mark.
+        """
+        self.model.eval()
+        batch = batch.to(self.device)
+        logits = self.model(batch.source, batch.target[:, : self.most_tokens], batch.source_lengths)
+        return _log_softmax(logits).cpu()
 
     @torch.inference_mode()
     def cross_attention(self, batch: Batch) -> Float[Tensor, "layers heads target source"]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from pellucid.config import DecodingConfig
 from pellucid.decoding.chances import Drawing, Sampling
 from pellucid.decoding.engines import Engine, ModelEngine
+from pellucid.decoding.figures import with_figures
 from pellucid.decoding.hypotheses import LengthRule
 from pellucid.decoding.lines import naming_the_line, strings
 from pellucid.decoding.rules import Rules
@@ -76,6 +77,7 @@ class Translator:
         too_long: TooLong | None = None,
         groups: int = 1,
         diversity: float = 0.5,
+        alternatives: int = 0,
     ) -> list[Translation]:
         """Translate lines: N in, N out, in order, blank for blank.
 
@@ -96,6 +98,7 @@ class Translator:
                 The k-th candidate of a split line is made of the k-th ones of its parts, and attention is left out.
             groups: parts of the beam that are told to differ, see `beam_search`.
             diversity: how much.
+            alternatives: with each candidate the log-probability of each token, and so many likeliest tokens at its place.
 
         Returns:
             A `Translation` for each line, the same whatever lines stand beside it.
@@ -108,7 +111,7 @@ class Translator:
             self.translate_lines(
                 lines, beam=beam, length_penalty=length_penalty, n_best=n_best, attention=attention,
                 sampling=sampling, seed=seed, rules=rules, length_rule=length_rule, max_length=max_length,
-                too_long=too_long, groups=groups, diversity=diversity,
+                too_long=too_long, groups=groups, diversity=diversity, alternatives=alternatives,
             )
         )  # fmt: skip
 
@@ -128,6 +131,7 @@ class Translator:
         too_long: TooLong | None = None,
         groups: int = 1,
         diversity: float = 0.5,
+        alternatives: int = 0,
         read_ahead: int = READ_AHEAD,
     ) -> Iterator[Translation]:
         """Translate any number of lines lazily, in bounded memory; otherwise as `translate`.
@@ -139,8 +143,9 @@ class Translator:
             "too_long": too_long,
         }  # fmt: skip
         wish = Wish.of(
-            self.settings, changes, n_best=n_best, sampling=sampling, seed=seed, groups=groups, diversity=diversity
-        )
+            self.settings, changes, n_best=n_best, sampling=sampling, seed=seed, groups=groups, diversity=diversity,
+            alternatives=alternatives,
+        )  # fmt: skip
         if read_ahead < 1:
             raise DecodingError(f"read_ahead is {read_ahead}, but it counts lines to read; give 1 or more")
         checked = strings(lines, "translate")
@@ -173,7 +178,7 @@ class Translator:
             rules = [unit.rules or Rules() for unit in chosen]
             hypotheses = self.engine.search(batch, [unit.limit for unit in chosen], wish, rules)
             for place, unit, own in zip(places, chosen, hypotheses, strict=True):
-                found[place] = tuple(self._candidate(hypothesis) for hypothesis in own)
+                found[place] = self._candidates(unit, own, wish.alternatives)
                 if attention:
                     weights[place] = self.engine.cross_attention(collate([Example(unit.number, unit.ids, own[0].ids)]))
         blank = Candidate("", (), 0.0, 0.0, finished=True)
@@ -201,14 +206,22 @@ class Translator:
         if batch:
             yield batch
 
-    def _candidate(self, hypothesis: Hypothesis) -> Candidate:
-        return Candidate(
-            text=self.target_tokenizer.decode(hypothesis.ids),
-            tokens=tuple(self.target_tokenizer.pieces(hypothesis.ids)),
-            log_prob=hypothesis.log_prob,
-            score=hypothesis.score,
-            finished=hypothesis.finished,
+    def _candidates(self, unit: Unit, hypotheses: Sequence[Hypothesis], alternatives: int) -> tuple[Candidate, ...]:
+        candidates = tuple(
+            Candidate(
+                text=self.target_tokenizer.decode(hypothesis.ids),
+                tokens=tuple(self.target_tokenizer.pieces(hypothesis.ids)),
+                log_prob=hypothesis.log_prob,
+                score=hypothesis.score,
+                finished=hypothesis.finished,
+            )
+            for hypothesis in hypotheses
         )
+        if not alternatives:
+            return candidates
+        batch = collate([Example(unit.number, unit.ids, hypothesis.ids) for hypothesis in hypotheses])
+        log_probs = self.engine.log_probs(batch)
+        return with_figures(candidates, hypotheses, log_probs, self.target_tokenizer, alternatives)
 
     def stream(
         self,

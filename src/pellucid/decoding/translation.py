@@ -19,6 +19,8 @@ class Candidate:
         log_prob: sum of the tokens' log-probabilities in nats, the end mark counted.
         score: log_prob over GNMT's length normaliser.
         finished: whether it ended by itself, rather than at the length limit.
+        token_log_probs: where alternatives were asked for, the log-probability of each token, the end mark's last.
+        alternatives: where they were asked for, the likeliest tokens at each place, each with its log-probability.
     """
 
     text: str
@@ -26,6 +28,8 @@ class Candidate:
     log_prob: float
     score: float
     finished: bool
+    token_log_probs: tuple[float, ...] | None = None
+    alternatives: tuple[tuple[tuple[str, float], ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ class Translation:
 
     def record(self) -> dict[str, Any]:
         """As one object for JSON: the line, the best translation's figures, and all candidates with theirs."""
-        candidates = [asdict(one) for one in self.hypotheses]
+        candidates = [
+            {name: value for name, value in asdict(one).items() if value is not None} for one in self.hypotheses
+        ]
         best = {name: candidates[0][name] for name in ("text", "score", "log_prob", "tokens")}
         return {"source": self.source, **best, "hypotheses": candidates}

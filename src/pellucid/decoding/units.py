@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pellucid.decoding.long import Part, parts_of
 from pellucid.decoding.rules import Rules
@@ -13,6 +14,8 @@ from pellucid.errors import DecodingError
 from pellucid.text.tokenizer import Tokenizer
 
 __all__ = ["Shortened", "Unit", "joined", "units_of"]
+
+T = TypeVar("T")
 
 
 class Shortened(UserWarning):
@@ -125,6 +128,14 @@ def joined(parts: Sequence[tuple[str, Sequence[Candidate]]]) -> tuple[Candidate,
                 log_prob=sum(one.log_prob for one in ones),
                 score=sum(one.score for one in ones),
                 finished=all(one.finished for one in ones),
+                token_log_probs=_together([one.token_log_probs for one in ones]),
+                alternatives=_together([one.alternatives for one in ones]),
             )
         )
     return tuple(made)
+
+
+def _together(parts: Sequence[tuple[T, ...] | None]) -> tuple[T, ...] | None:
+    """What stands at the places of all parts, or None where one part tells nothing."""
+    told = [part for part in parts if part is not None]
+    return tuple(one for part in told for one in part) if len(told) == len(parts) else None

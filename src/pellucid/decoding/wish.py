@@ -22,6 +22,7 @@ class Wish:
         drawing: how candidates are drawn, or None where they are searched for.
         groups: parts of a diverse beam.
         diversity: see `beam_search`.
+        alternatives: how many tokens to tell at each place of a candidate; 0 tells nothing.
     """
 
     settings: DecodingConfig
@@ -29,6 +30,7 @@ class Wish:
     drawing: Drawing | None = None
     groups: int = 1
     diversity: float = 0.5
+    alternatives: int = 0
 
     @classmethod
     def of(
@@ -41,6 +43,7 @@ class Wish:
         seed: int | None = None,
         groups: int = 1,
         diversity: float = 0.5,
+        alternatives: int = 0,
     ) -> "Wish":
         """The settings of a call: the run's but for the changes, of which None changes nothing.
 
@@ -51,17 +54,19 @@ class Wish:
         given = {name: value for name, value in changes.items() if value is not None}
         settings = settings.replace(**given)
         drawing = Drawing.of(sampling, seed)
+        if alternatives < 0:
+            raise DecodingError(f"alternatives was given {alternatives}, but it counts tokens to tell; give 0 or more")
         if drawing is not None:
             if groups != 1:
                 raise DecodingError(f"groups was given {groups} beside sampling, but they divide a beam; leave one out")
-            return cls(_drawn(settings, given.get("beam"), n_best), n_best, drawing)
+            return cls(_drawn(settings, given.get("beam"), n_best), n_best, drawing, alternatives=alternatives)
         if not 1 <= n_best <= settings.beam:
             raise DecodingError(
                 f"n_best is {n_best}, but a beam of {settings.beam} gives 1 to {settings.beam} candidates; "
                 "widen the beam, or ask for fewer"
             )
         check_groups(settings.beam, groups, diversity)
-        return cls(settings, n_best, None, groups, diversity)
+        return cls(settings, n_best, None, groups, diversity, alternatives)
 
     def limit(self, source_length: int, most: int | None) -> int:
         """Tokens a translation may have: some times its source's, at most `max_length` and the model's own end."""

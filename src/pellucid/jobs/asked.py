@@ -15,7 +15,7 @@ from pellucid.text.corpus import read_lines
 __all__ = ["options_from", "rules_from", "rules_in"]
 
 TEXTS, PHRASES = ("prefix",), ("forced", "forbidden")
-OPTIONS = ("max_length", "length_rule", "too_long", "groups", "diversity")
+OPTIONS = ("max_length", "length_rule", "too_long", "groups", "diversity", "alternatives")
 
 
 def rules_from(given: Sequence[str]) -> dict[str, Any]:

@@ -139,6 +139,16 @@ def test_lines_translated_are_counted() -> None:
         assert (task.completed, task.total, task.description) == (7, 7, "translating")
 
 
+def test_lines_are_counted_where_nobody_knows_how_many_there_are() -> None:
+    stream, terminal = console(terminal=True)
+    with Display(terminal) as display:
+        display.count(3, None)
+        assert display.bar is not None
+        assert display.bar.tasks[0].total is None
+        display.bar.refresh()
+    assert "3/?" in stream.getvalue()
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_what_is_said_is_shown_as_it_is(terminal: bool) -> None:
     stream, place = console(terminal)

@@ -53,8 +53,8 @@ class Display:
         # As it is: no markup, no emoji for what stands between colons, no colours, no line cut in two.
         self.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
-    def count(self, done: int, total: int) -> None:
-        """Move the bar, where there is one, to so many lines translated."""
+    def count(self, done: int, total: int | None) -> None:
+        """Move the bar, where there is one, to so many lines translated, of a number that may not be known."""
         if self.bar is not None:
             self._move(self.bar, "translating", done, total, "")
 
@@ -81,9 +81,9 @@ class Display:
         else:
             self._move(self.bar, "training", event.step, event.steps, f"{figures}, {left}")
 
-    def _move(self, bar: Progress, what: str, done: int, total: int, figures: str) -> None:
+    def _move(self, bar: Progress, what: str, done: int, total: int | None, figures: str) -> None:
         """Bring the bar up to date; it appears when there is something to show."""
         if self.task is None:
             bar.start()
-            self.task = bar.add_task(what, figures=figures)
+            self.task = bar.add_task(what, total=total, figures=figures)
         bar.update(self.task, description=what, completed=done, total=total, figures=figures)

@@ -113,6 +113,7 @@ def translate(
     device: Device = "auto",
 ) -> None:
     """Translate lines: N in, N out, in order, blank for blank."""
+    from pellucid.display import Display
     from pellucid.jobs.asked import options_from
     from pellucid.jobs.translate import READ_AHEAD, translations
 
@@ -123,9 +124,12 @@ def translate(
         sampling=_sampling(sample, seed, drawn), seed=seed, rules=_rules(rule or [], rules),
         options=options_from(set_ or []), precision=precision,
     )  # fmt: skip
-    with lines_to(output) as write, warnings_told():
+    is_seen = output is None and sys.stdout.isatty()  # then lines show by themselves how far it is
+    with lines_to(output) as write, warnings_told(), Display() as display:
         for number, translation in enumerate(found, start=1):
             _write(write, {"line": number, **translation.record()}, n_best, as_json=as_json)
+            if not is_seen:
+                display.count(number, None)
 
 
 def _lines(file: Path | None) -> Iterator[str]:

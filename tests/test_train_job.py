@@ -87,6 +87,16 @@ def test_separate_vocabularies_are_learned_from_their_own_sides(tmp_path: Path) 
     assert load(run.path, "cpu").translate(["the cat"])[0].source == "the cat"
 
 
+def test_what_cannot_be_exported_is_named_before_it_is_trained(tmp_path: Path) -> None:
+    _, said = job(tmp_path, tiny.write_text(tmp_path), {"model.positions": "rotary", "training.steps": 1})
+    told = [line for line in said if "is not exported to CTranslate2; train with" in line]
+    assert len(told) == 1
+    assert said.index(told[0]) < len(said) - 1
+    (tmp_path / "other").mkdir()
+    _, said = job(tmp_path / "other", tiny.write_text(tmp_path / "other"), {"training.steps": 1})
+    assert not any("export" in line for line in said)
+
+
 def test_pairs_with_an_empty_side_are_counted_and_dropped_as_pairs(tmp_path: Path) -> None:
     sources, targets = tiny.lines(40)
     sources[6], targets[12] = " ", ""

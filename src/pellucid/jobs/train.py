@@ -9,6 +9,7 @@ from lightning_fabric import Fabric
 from pellucid.config import RunConfig
 from pellucid.device import in_memory, pick_device
 from pellucid.errors import ConfigError, RunError
+from pellucid.interop.ctranslate2 import not_exportable
 from pellucid.jobs import material
 from pellucid.jobs.boards import require_tensorboard, tensorboard
 from pellucid.jobs.validation import validator
@@ -72,6 +73,8 @@ def train(
             run.write_settings()
     else:
         run, encoded = _begin(out, corpus, held, config, fabric, quiet)
+        for reason in not_exportable(config.model):
+            quiet(reason)  # now, and not when it has been trained
     return _train(run, encoded, pick_device(device), quiet, tell, should_stop)
 
 

@@ -154,7 +154,7 @@ def test_alternatives_stop_where_the_learned_positions_end() -> None:
         ({"forbidden": ["Katze", " "]}, "forbidden was given .* none blank"),
         ({"min_length": 500}, "line 1: the rules ask for 500 tokens, end mark counted, but max_length is"),
         ({"prefix": "die \x00"}, "line 1: the vocabulary spells"),
-        ({"forced": ["Katze"], "forbidden": ["Katze"]}, "line 1: .* holds the forbidden phrase"),
+        ({"forced": ["Katze"], "forbidden": ["Katze"]}, "the forced phrase .* holds the forbidden phrase"),
         ([{"prefix": "die"}], "line 2 has no rules; give as many as lines"),
         ([{}, {"min_length": 0}], "line 2: min_length was given 0"),
         ([{}, {"what": 0}], "line 2: rules were given the unknown 'what'"),
@@ -192,10 +192,19 @@ def test_parts_fit_and_together_are_the_line(line: str, most: int) -> None:
             ["\u4eca\u65e5\u306f\u96e8\u3002", "\u660e\u65e5\u306f\u6674\u308c\u3002"],
         ),
         ("aaaaaaa bb", 4, ["aaaa", "aaa", "bb"]),
+        ("Am 12. Mai kam Dr. Weiss. Um 5 p.m. ging er.", 25, ["Am 12. Mai kam Dr. Weiss.", "Um 5 p.m. ging er."]),
+        ("He said no. so she left. Then it was.", 24, ["He said no. so she left.", "Then it was."]),
     ],
 )
 def test_a_line_is_cut_where_a_reader_would_pause(line: str, most: int, parts: list[str]) -> None:
     assert [part.text for part in parts_of(line, lambda text: len(text) <= most)] == parts
+
+
+def test_a_letter_that_is_too_long_by_itself_is_told() -> None:
+    short = tiny_run.translator(DecodingConfig(max_source_length=3))
+    with pytest.warns(Shortened, match=r"line 1 has .* 2 are read at most, and '\U0001f600' has .*; its rest was left"):
+        [found] = short.translate(["\U0001f600"])
+    assert len(found.source_tokens) == 3
 
 
 def test_a_line_that_is_too_long_is_split_and_comes_back_as_one() -> None:

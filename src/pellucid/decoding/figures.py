@@ -30,13 +30,13 @@ def with_figures(
         tokenizer: of the target language.
         alternatives: how many tokens at each place.
     """
-    made = []
+    made, names = [], tokenizer.names()
     for candidate, hypothesis, rows in zip(candidates, hypotheses, log_probs, strict=True):
         said = [*hypothesis.ids, END_ID][: len(hypothesis.ids) + hypothesis.finished]
         own = tuple(rows[place, token].item() for place, token in enumerate(said))
         values, tokens = rows[: len(said)].topk(min(alternatives, rows.shape[1]), dim=-1)
         others = tuple(
-            tuple(zip((tokenizer.names()[token] for token in row), figures, strict=True))
+            tuple(zip((names[token] for token in row), figures, strict=True))
             for row, figures in zip(tokens.tolist(), values.tolist(), strict=True)
         )
         made.append(replace(candidate, token_log_probs=own, alternatives=others))

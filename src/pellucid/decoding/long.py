@@ -6,9 +6,14 @@ from dataclasses import dataclass
 
 __all__ = ["Part", "parts_of"]
 
+# A full stop ends no sentence behind one letter ("p.m."), a number of two digits ("12. Mai") or a title ("Dr."), nor does
+# any mark before a small letter.
+STOP = r"(?<=\.)(?<!\b\w\.)(?<!\b\d\d\.)(?<!\b[A-Z][a-z]\.)"
+SMALL = "a-z\u00df-\u00f6\u00f8-\u00ff\u03b1-\u03c9\u0430-\u045f"
+
 # Where a line may be cut, the better places first: behind the end of a sentence, behind a clause, at a space.
 PAUSES = (
-    re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[」』”’）]*\s*"),
+    re.compile(rf"(?:{STOP}|(?<=[!?…]))[\"'”’»)\]]*\s+(?=[^\s{SMALL}])|(?<=[。！？])[」』”’）]*\s*"),
     re.compile(r"(?<=[,;:–—])\s+|(?<=[，；：、])\s*"),
     re.compile(r"\s+"),
 )
@@ -67,12 +72,16 @@ def _pieces(text: str, pause: re.Pattern[str]) -> list[tuple[str, str]]:
 
 
 def _letters(text: str, joint: str, fits: Callable[[str], bool]) -> list[Part]:
-    """Parts of one long word, each as long as fits by halving."""
+    """Parts of one long word, each as long as fits."""
     found: list[Part] = []
     while text:
-        size = len(text)
-        while size > 1 and not fits(text[:size]):
-            size = (size + 1) // 2
+        size, over = 1, 2  # so many letters fit, and so many do not
+        while over <= len(text) and fits(text[:over]):
+            size, over = over, 2 * over
+        over = min(over, len(text) + 1)
+        while over - size > 1:
+            middle = (size + over) // 2
+            size, over = (middle, over) if fits(text[:middle]) else (size, middle)
         found.append(Part(text[:size], joint))
         text, joint = text[size:], ""
     return found

@@ -1,7 +1,7 @@
 """Text in, text out: lines to ids, ids through a search, hypotheses to lines, in the order they came."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import groupby, islice, repeat
 from typing import Any, Literal
 
 from torch import Tensor
@@ -10,6 +10,7 @@ from pellucid.config import DecodingConfig
 from pellucid.decoding.chances import Drawing, Sampling
 from pellucid.decoding.engines import Engine, ModelEngine
 from pellucid.decoding.figures import with_figures
+from pellucid.decoding.forbidden import silenced, without
 from pellucid.decoding.hypotheses import LengthRule
 from pellucid.decoding.lines import naming_the_line, strings
 from pellucid.decoding.rules import Rules
@@ -162,6 +163,8 @@ class Translator:
                 raise DecodingError(f"line {read + len(own) + 1} has no rules; give as many as lines, or one for all")
             yield from self._window(units_of(window, own, read, wish, self._sides), window, wish, attention)
             read += len(window)
+        if not isinstance(each, repeat) and next(each, None) is not None:
+            raise DecodingError(f"line {read + 1} has rules, but is not there; give as many as lines, or one for all")
 
     @property
     def _sides(self) -> Sides:
@@ -177,7 +180,8 @@ class Translator:
             batch = collate([Example(unit.number, unit.ids, []) for unit in chosen])
             rules = [unit.rules or Rules() for unit in chosen]
             hypotheses = self.engine.search(batch, [unit.limit for unit in chosen], wish, rules)
-            for place, unit, own in zip(places, chosen, hypotheses, strict=True):
+            for place, unit, first in zip(places, chosen, hypotheses, strict=True):
+                own = silenced(self.engine, unit, first, wish, self.target_tokenizer)
                 found[place] = self._candidates(unit, own, wish.alternatives)
                 if attention:
                     weights[place] = self.engine.cross_attention(collate([Example(unit.number, unit.ids, own[0].ids)]))
@@ -187,6 +191,7 @@ class Translator:
             places = list(group)
             pieces = [piece for place in places for piece in self.source_tokenizer.pieces(units[place].ids)]
             candidates = joined([(units[place].joint, found[place]) for place in places])
+            candidates = without(candidates, units[places[0]].phrases, units[places[0]].number)
             looked = weights.get(places[0]) if len(places) == 1 else None
             done[row] = Translation(lines[row], (*pieces, "</s>"), candidates, looked)
         return done
@@ -239,7 +244,8 @@ class Translator:
             line: the sentence.
             sampling: draw tokens as in `translate`; None takes the likeliest, as greedy search does.
             seed: as in `translate`.
-            rules: as in `translate`, but nothing can be forced except a prefix.
+            rules: as in `translate`, but nothing can be forced except a prefix, and what is said is not taken back: a
+                forbidden phrase may come behind a sign, as in quotation marks.
 
         Raises:
             DecodingError: the line is no string, the sampling or its seed cannot be met, rules cannot be kept, or the

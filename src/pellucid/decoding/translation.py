@@ -17,7 +17,7 @@ class Candidate:
         text: the translation.
         tokens: its pieces.
         log_prob: sum of the tokens' log-probabilities in nats, the end mark counted.
-        score: log_prob over GNMT's length normaliser.
+        score: what candidates are ranked by: log_prob, lowered by a repetition penalty, over the length normaliser.
         finished: whether it ended by itself, rather than at the length limit.
         token_log_probs: where alternatives were asked for, the log-probability of each token, the end mark's last.
         alternatives: where they were asked for, the likeliest tokens at each place, each with its log-probability.

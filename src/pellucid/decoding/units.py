@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pellucid.config import END_ID
 from pellucid.decoding.long import Part, parts_of
 from pellucid.decoding.rules import Rules
 from pellucid.decoding.translation import Candidate
@@ -33,6 +34,7 @@ class Unit:
         limit: tokens that its translation may have.
         rules: what that must and must not be.
         joint: what joins it to the part of the line before it.
+        phrases: what its translation must not say, as it would be written there.
     """
 
     row: int
@@ -41,6 +43,7 @@ class Unit:
     limit: int
     rules: Rules | None
     joint: str = ""
+    phrases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def units_of(
     Raises:
         DecodingError: a line is too long and is to be refused, or its rules cannot be kept; it is named.
     """
-    longest, units = sides.longest(wish), []
+    longest, spelled, units = sides.longest(wish), Spelled(sides.target), []
     encoded = zip(lines, wordings, sides.source.encode_all(lines), strict=True)
     for row, (line, wording, ids) in enumerate(encoded):
         if not (ids and line.strip()):
@@ -81,17 +84,41 @@ def units_of(
             )
         for place, (part, own) in enumerate(parts):
             limit = wish.limit(len(own) + 1, sides.most)
-            units.append(Unit(row, number, own, limit, _rules(wording, number, limit, sides, place == 0), part.joint))
+            try:
+                rules, phrases = spelled.rules(wording, limit, begins=place == 0)
+            except DecodingError as error:
+                raise DecodingError(f"line {number}: {error}") from None
+            units.append(Unit(row, number, own, limit, rules, part.joint, phrases))
     return units
 
 
-def _rules(wording: Wording | None, number: int, limit: int, sides: Sides, begins: bool) -> Rules | None:
-    if wording is None:
-        return None
-    try:
-        return wording.rules(sides.target, limit, begins=begins)
-    except DecodingError as error:
-        raise DecodingError(f"line {number}: {error}") from None
+class Spelled:
+    """Wordings over ids, each spelled once however many lines it is for.
+
+    Args:
+        tokenizer: of the target language.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[tuple[int, bool], tuple[Wording, Rules, tuple[str, ...]]] = {}
+
+    def rules(self, wording: Wording | None, limit: int, *, begins: bool) -> tuple[Rules | None, tuple[str, ...]]:
+        """A wording's rules for a translation of at most `limit` tokens, and the phrases that it must not say.
+
+        Raises:
+            DecodingError: no translation can keep them, or the tokenizer cannot spell a phrase.
+        """
+        if wording is None:
+            return None, ()
+        key = (id(wording), begins)  # the wording is kept, so that no other can have its id
+        if key not in self._known:
+            written = (self._tokenizer.decode(self._tokenizer.encode(phrase)) for phrase in wording.forbidden)
+            rules = wording.spelled(self._tokenizer, begins=begins)
+            self._known[key] = wording, rules, tuple(phrase for phrase in written if phrase.strip())
+        _, rules, phrases = self._known[key]
+        rules.fit(limit, END_ID)
+        return rules, phrases
 
 
 def _shortened(
@@ -105,8 +132,11 @@ def _shortened(
         warnings.warn(f"{told}; the rest was left out", Shortened, stacklevel=1)
         return [(Part(line), ids[:longest])]
     parts = parts_of(line, lambda text: len(sides.source.encode(text)) <= longest)
-    pairs = [(part, sides.source.encode(part.text)[:longest]) for part in parts]
-    return [(part, own) for part, own in pairs if own]
+    pairs = [(part, sides.source.encode(part.text)) for part in parts]
+    for part, own in pairs:
+        if len(own) > longest:  # one letter, spelled in bytes
+            warnings.warn(f"{told}, and {part.text!r} has {len(own)}; its rest was left out", Shortened, stacklevel=1)
+    return [(part, own[:longest]) for part, own in pairs if own]
 
 
 def joined(parts: Sequence[tuple[str, Sequence[Candidate]]]) -> tuple[Candidate, ...]:

@@ -2,18 +2,20 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 from pellucid.config import END_ID
 from pellucid.config.settings import known
 from pellucid.decoding.rules import Rules
+from pellucid.decoding.saying import begins_anywhere, says
 from pellucid.errors import DecodingError
 from pellucid.text.tokenizer import Tokenizer
 
 __all__ = ["Wording", "spellings", "wordings"]
 
 MANY = 256  # ways to spell a forbidden phrase that are looked for
+SPACE = "\u2581"  # what SentencePiece writes for the space before a word
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,8 @@ class Wording:
         repetition_penalty: see `Rules`.
         prefix: text that it begins with; its last word may go on.
         forced: phrases that it says, each beginning as a word does; the last word may go on ("Katze" in "Katzen").
-        forbidden: phrases that it does not say as words of their own, in whatever pieces they could be spelled; words
-            that begin with such pieces are lost with them.
+        forbidden: phrases that it does not say as words of their own; longer words that are spelled with the same
+            pieces may be lost with them.
 
     Raises:
         DecodingError: a setting cannot be met.
@@ -49,6 +51,12 @@ class Wording:
                 raise DecodingError(
                     f"{name} was given {phrases!r}, but it takes phrases; give a list of texts, none blank"
                 )
+        for phrase in self.forbidden:
+            for kind, said in [("prefix", self.prefix), *(("forced phrase", one) for one in self.forced)]:
+                if says(said, phrase):
+                    raise DecodingError(
+                        f"the {kind} {said!r} holds the forbidden phrase {phrase!r}; give up one of them"
+                    )
 
     @classmethod
     def of(cls, given: "Wording | Mapping[str, Any]") -> "Wording":
@@ -78,16 +86,24 @@ class Wording:
         Raises:
             DecodingError: no translation can keep them, or the tokenizer cannot spell a phrase.
         """
-        made = Rules(
+        made = self.spelled(tokenizer, begins=begins)
+        made.fit(limit, END_ID)
+        return made
+
+    def spelled(self, tokenizer: Tokenizer, *, begins: bool = True) -> Rules:
+        """The same over ids, however long a translation may be; without the prefix where it does not begin.
+
+        Raises:
+            DecodingError: the tokenizer cannot spell a phrase, or one rule contradicts another.
+        """
+        return Rules(
             min_length=self.min_length,
             no_repeat_ngram=self.no_repeat_ngram,
             repetition_penalty=self.repetition_penalty,
             prefix=_said(tokenizer, self.prefix) if begins and self.prefix else (),
-            forced=tuple(_said(tokenizer, phrase) for phrase in self.forced),
+            forced=tuple(_running(tokenizer, _said(tokenizer, phrase), phrase) for phrase in self.forced),
             forbidden=tuple(ids for phrase in self.forbidden for ids in spellings(tokenizer, phrase)),
         )
-        made.fit(limit, END_ID)
-        return made
 
 
 def _said(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
@@ -100,26 +116,40 @@ def _said(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     return ids
 
 
-def spellings(tokenizer: Tokenizer, phrase: str) -> list[tuple[int, ...]]:
-    """The ways to spell a phrase in pieces of the vocabulary, as a word of its own; the tokenizer's own way first.
+def _running(tokenizer: Tokenizer, ids: tuple[int, ...], phrase: str) -> tuple[int, ...]:
+    """The ids of a phrase within a text: without the space before it, where its script puts none."""
+    first = tokenizer.pieces(ids[:1])[0]
+    if not begins_anywhere(phrase.lstrip()) or not first.startswith(SPACE):
+        return ids
+    if first == SPACE:
+        return ids[1:]
+    names = tokenizer.names()
+    return next((way for way in spellings(tokenizer, phrase) if not names[way[0]].startswith(SPACE)), ids)
 
-    There may be very many for a long phrase: 256 are looked for.
+
+def spellings(tokenizer: Tokenizer, phrase: str) -> list[tuple[int, ...]]:
+    """Ways to spell a phrase in pieces of the vocabulary; the tokenizer's own way first.
+
+    A space stands before it, and, where it begins with a sign or in a script that puts no space between words, none.
+    There may be very many ways for a long phrase: 256 are looked for with the space, and as many without.
     """
     own = tuple(tokenizer.encode(phrase))
     names = tokenizer.names()
-    text = "".join(names[token] for token in own)
     by_piece = {piece: token for token, piece in enumerate(names) if token > END_ID}
     longest = max(map(len, by_piece))
 
-    def ways(start: int) -> Iterator[tuple[int, ...]]:
+    def ways(text: str, start: int = 0) -> Iterator[tuple[int, ...]]:
         if start == len(text):
             yield ()
         for end in range(min(len(text), start + longest), start, -1):
             if (token := by_piece.get(text[start:end])) is not None:
-                for rest in ways(end):
+                for rest in ways(text, end):
                     yield (token, *rest)
 
-    return list(dict.fromkeys([own, *islice(ways(0), MANY)])) if own else []
+    text = "".join(names[token] for token in own)
+    first = phrase.strip()[:1]
+    texts = [text, text.removeprefix(SPACE)] if begins_anywhere(first) or not first.isalnum() else [text]
+    return list(dict.fromkeys([own, *(way for text in texts for way in islice(ways(text), MANY))])) if own else []
 
 
 def wordings(
@@ -131,13 +161,7 @@ def wordings(
         DecodingError: a line's cannot be; the line is named.
     """
     if given is None or isinstance(given, Wording | Mapping):
-        one = None if given is None else Wording.of(given)
-
-        def forever() -> Iterator[Wording | None]:
-            while True:
-                yield one
-
-        return forever()
+        return repeat(None if given is None else Wording.of(given))
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise DecodingError(f"rules were given {given!r}, but they go by name; write rules=dict(prefix='Das')")
 

@@ -8,7 +8,8 @@ import pytest
 import tiny_run
 from pellucid.config import DecodingConfig, ModelConfig
 from pellucid.decoding import Translator, load
-from pellucid.decoding.ctranslate2 import CTranslate2Engine, is_exported
+from pellucid.decoding.ctranslate2 import CTranslate2Engine
+from pellucid.decoding.exported import written_for
 from pellucid.decoding.hypotheses import LengthRule, length_normaliser
 from pellucid.errors import ConfigError, DecodingError, InteropError, RunError
 from pellucid.interop.ctranslate2 import not_exportable, to_ctranslate2
@@ -113,7 +114,7 @@ def test_a_run_is_exported_verified_and_translated_with(shell: Shell, tmp_path: 
     ended = shell("export", str(run), "--to", "ctranslate2", "--out", str(out))
     assert ended.status == 0, ended.err
     assert "greedy: the same tokens; log-probabilities within" in ended.out
-    assert is_exported(out)
+    assert written_for(out) == "ctranslate2"
     assert [place.name for place in out.parent.iterdir()] == ["out"]  # and no draft
     source = "\n".join(SENTENCES).encode() + b"\n"
     ours, theirs = (

@@ -10,9 +10,9 @@ __all__ = ["export"]
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that `pellucid train --out` wrote.")],
-    to: Annotated[str, typer.Option(help="The engine: ctranslate2.")],
+    to: Annotated[str, typer.Option(help="The engine: ctranslate2, or onnx for ONNX Runtime.")],
     out: Annotated[Path, typer.Option(help="A new folder; `pellucid translate` takes it as it takes a run.")],
-    precision: Annotated[str, typer.Option(help="float32, or int8 for weights in 8 bits.")] = "float32",
+    precision: Annotated[str, typer.Option(help="float32, or int8 for weights in 8 bits (ctranslate2).")] = "float32",
     lines: Annotated[
         Path | None, typer.Option(help="Lines to compare translations of, before anything is kept.")
     ] = None,

@@ -1,6 +1,5 @@
 """Translates with an exported model by CTranslate2 (github.com/OpenNMT/CTranslate2), as our own engine does."""
 
-import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,35 +10,18 @@ from torch import Tensor
 
 from pellucid.config import BEGIN_ID, END_ID, PAD_ID
 from pellucid.decoding.chances import Drawing
+from pellucid.decoding.exported import PLACES, require_library
 from pellucid.decoding.hypotheses import Hypothesis, length_normaliser
 from pellucid.decoding.rules import Rules
 from pellucid.decoding.wish import Wish
-from pellucid.errors import ConfigError, DecodingError, InteropError, RunError
+from pellucid.errors import ConfigError, DecodingError, RunError
 from pellucid.text.batch import Batch
 from pellucid.text.tokenizer import Tokenizer
 
-__all__ = ["PLACES", "CTranslate2Engine", "is_exported", "require_ctranslate2"]
-
-PLACES = 1024
-"""Positions that an export knows, unless the model learned another number of them: CTranslate2 looks them up."""
+__all__ = ["CTranslate2Engine"]
 
 COMPUTE = {"float32": "float32", "int8": "int8", "bfloat16": "bfloat16", "auto": "auto"}
 NATIVE = "load the run with the native engine"
-
-
-def require_ctranslate2() -> None:
-    """Refuse to go on without the library.
-
-    Raises:
-        InteropError: it is not installed.
-    """
-    if importlib.util.find_spec("ctranslate2") is None:
-        raise InteropError("CTranslate2 is not installed; pip install 'pellucid[ctranslate2]'")
-
-
-def is_exported(folder: Path) -> bool:
-    """Whether a folder holds a model of CTranslate2."""
-    return (folder / "model.bin").is_file()
 
 
 class CTranslate2Engine:
@@ -72,7 +54,7 @@ class CTranslate2Engine:
         most_tokens: int = PLACES,
         threads: int | None = None,
     ) -> None:
-        require_ctranslate2()
+        require_library("ctranslate2", "CTranslate2", "ctranslate2")
         import ctranslate2
 
         if precision not in COMPUTE:

@@ -1,25 +1,21 @@
 """What can find translations of a batch: here, our own model, in whatever precision its weights have."""
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pellucid.config import BEGIN_ID, END_ID
 from pellucid.decoding.chances import Drawing
-from pellucid.decoding.hypotheses import Hypothesis, normalised
+from pellucid.decoding.hypotheses import Hypothesis
 from pellucid.decoding.past import Past
 from pellucid.decoding.precision import Precision, converted
 from pellucid.decoding.reader import Reader
 from pellucid.decoding.rules import Rules
-from pellucid.decoding.sampling import sample
-from pellucid.decoding.search import beam_search, greedy_search
 from pellucid.decoding.stepper import Source, Stepper
-from pellucid.decoding.stream import tokens_as_chosen
+from pellucid.decoding.stepping import SteppingEngine, log_softmax, words_alone
 from pellucid.decoding.wish import Wish
 from pellucid.model import Transformer
 from pellucid.shapes import Ids, Rows
@@ -89,7 +85,7 @@ class ModelState:
         return ModelState(self.stepper, self.source.select(chosen), self.past.select(chosen))
 
 
-class ModelEngine:
+class ModelEngine(SteppingEngine[ModelState]):
     """Takes steps with a `Transformer`, in evaluation mode and without gradients.
 
     The mode is set when work begins, not before: an engine made for a model in training leaves its dropout on. What a
@@ -156,49 +152,7 @@ class ModelEngine:
         They are the model's own, in float32 at least; padding, begin and unknown are no words, and made impossible.
         """
         logits, past = state.stepper.step(ids.to(self.device), state.source, state.past)
-        log_probs = _log_softmax(logits)
-        log_probs[:, : BEGIN_ID + 1] = -math.inf  # padding, unknown and begin are the first ids
-        return log_probs, ModelState(state.stepper, state.source, past)
-
-    def search(
-        self, batch: Batch, limits: Sequence[int], wish: Wish, rules: Sequence[Rules] | None = None
-    ) -> list[list[Hypothesis]]:
-        """The candidates of each source, found by greedy or beam search, or drawn.
-
-        Raises:
-            PositionError: a source is longer than the positions that the model has learned.
-        """
-        state = self.begin(batch.source, batch.source_lengths)
-        settings, count = wish.settings, len(limits)
-        penalty, rule = settings.length_penalty, settings.length_rule
-        if wish.drawing is not None:
-            return sample(
-                self.step, state, batch=count, start_id=BEGIN_ID, end_id=END_ID, max_length=limits, rules=rules,
-                samples=wish.n_best, seed=[wish.drawing.line_seed(line) for line in batch.lines],
-                length_penalty=penalty, length_rule=rule, **asdict(wish.drawing.sampling),
-            )  # fmt: skip
-        if settings.beam == 1:
-            best = greedy_search(
-                self.step, state, batch=count, start_id=BEGIN_ID, end_id=END_ID, max_length=limits, rules=rules
-            )
-            return [[normalised(hypothesis, penalty, rule)] for hypothesis in best]
-        return beam_search(
-            self.step, state, batch=count, start_id=BEGIN_ID, end_id=END_ID, max_length=limits, rules=rules,
-            beam=settings.beam, length_penalty=penalty, length_rule=rule, n_best=wish.n_best,
-            groups=wish.groups, diversity=wish.diversity,
-        )  # fmt: skip
-
-    def stream(self, batch: Batch, limit: int, drawing: Drawing, rules: Rules | None = None) -> Iterator[int]:
-        """The tokens of the one source in a batch, each as soon as it is chosen; the source is read before.
-
-        Raises:
-            PositionError: the source is longer than the positions that the model has learned.
-        """
-        state = self.begin(batch.source, batch.source_lengths)
-        return tokens_as_chosen(
-            self.step, state, start_id=BEGIN_ID, end_id=END_ID, max_length=limit,
-            sampling=drawing.sampling, seed=drawing.line_seed(batch.lines[0]), rules=rules,
-        )  # fmt: skip
+        return words_alone(log_softmax(logits)), ModelState(state.stepper, state.source, past)
 
     @torch.inference_mode()
     def score(self, batch: Batch) -> list[float]:
@@ -210,7 +164,7 @@ class ModelEngine:
         self.model.eval()
         batch = batch.to(self.device)
         logits = self.model(batch.source, batch.target, batch.source_lengths, batch.target_lengths)
-        gold = _log_softmax(logits).gather(2, batch.labels[:, :, None])[:, :, 0]
+        gold = log_softmax(logits).gather(2, batch.labels[:, :, None])[:, :, 0]
         return [float(row[:length].sum()) for row, length in zip(gold, batch.target_lengths, strict=True)]
 
     @torch.inference_mode()
@@ -222,7 +176,7 @@ class ModelEngine:
         self.model.eval()
         batch = batch.to(self.device)
         logits = self.model(batch.source, batch.target[:, : self.most_tokens], batch.source_lengths)
-        return _log_softmax(logits).cpu()
+        return log_softmax(logits).cpu()
 
     @torch.inference_mode()
     def cross_attention(self, batch: Batch) -> Float[Tensor, "layers heads target source"]:
@@ -234,8 +188,3 @@ class ModelEngine:
         batch = batch.to(self.device)
         _, weights = self.model(batch.source, batch.target[:, : self.most_tokens], need_weights=True)
         return torch.cat(weights.cross).cpu()
-
-
-def _log_softmax(logits: Float[Tensor, "*rows vocabulary"]) -> Float[Tensor, "*rows vocabulary"]:
-    """Log-probabilities, in float32 at least: half precision would lose too much of their sums."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)

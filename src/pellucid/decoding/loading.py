@@ -1,9 +1,12 @@
 """Opens a run on disk as something that translates."""
 
 from pathlib import Path
+from typing import get_args
 
-from pellucid.decoding.ctranslate2 import PLACES, CTranslate2Engine, is_exported
+from pellucid.decoding.ctranslate2 import CTranslate2Engine
 from pellucid.decoding.engines import ModelEngine
+from pellucid.decoding.exported import EngineName, places_of, written_for
+from pellucid.decoding.onnx import OnnxEngine
 from pellucid.decoding.precision import Precision
 from pellucid.decoding.translate import Translator
 from pellucid.device import pick_device
@@ -24,7 +27,7 @@ def load(
         device: "auto" takes a GPU where there is one; else a torch device such as "cpu" or "cuda:1".
         precision: the numbers to translate in: "float32", "bfloat16", "int8" for linear maps in 8-bit integers, or
             "auto" for the faster of the first two on this machine.
-        engine: "native" or "ctranslate2"; None takes the one that the folder was written for.
+        engine: "native", "ctranslate2" or "onnx"; None takes the one that the folder was written for.
 
     Raises:
         RunError: the folder holds no run, or a damaged one, or was written for another engine.
@@ -32,20 +35,20 @@ def load(
         InteropError: the engine is not installed.
     """
     path = Path(path)
-    if engine not in (None, "native", "ctranslate2"):
-        raise ConfigError(f"engine was given {engine!r}, but it knows 'native' and 'ctranslate2'; choose one")
-    run = Run.open(path)
+    if engine not in (None, *get_args(EngineName)):
+        known = ", ".join(map(repr, get_args(EngineName)))
+        raise ConfigError(f"engine was given {engine!r}, but it knows {known}; choose one")
+    run, own = Run.open(path), written_for(path)
     sides = (run.source_tokenizer, run.target_tokenizer)
-    if is_exported(path) != (engine == "ctranslate2") and engine is not None:
-        remedy = (
-            "load it with that engine" if is_exported(path) else f"pellucid export {path} --to ctranslate2 --out NEW"
-        )
+    if engine not in (None, own):
+        remedy = f"pellucid export {path} --to {engine} --out NEW" if own == "native" else f"it is for '{own}'"
         raise RunError(f"{path} was not written for the engine '{engine}'; {remedy}")
-    if is_exported(path):
-        learned = run.config.model.positions == "learned"
-        places = run.config.model.max_positions if learned else PLACES
-        return Translator(CTranslate2Engine(path, *sides, precision, most_tokens=places), *sides, run.config.decoding)
+    settings, places = run.config.decoding, places_of(run.config.model)
+    if own == "ctranslate2":
+        return Translator(CTranslate2Engine(path, *sides, precision, most_tokens=places), *sides, settings)
+    if own == "onnx":
+        return Translator(OnnxEngine(path, precision, most_tokens=places), *sides, settings)
     model = Transformer(run.config.model)
     load_weights(model, run.weights_file())
     model = model.to(pick_device(device))
-    return Translator(ModelEngine(model, precision), *sides, run.config.decoding)
+    return Translator(ModelEngine(model, precision), *sides, settings)

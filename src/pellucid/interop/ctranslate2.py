@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.config import BEGIN_ID, END_ID, ModelConfig
-from pellucid.decoding.ctranslate2 import PLACES, require_ctranslate2
+from pellucid.decoding.exported import places_of, require_library
 from pellucid.errors import ConfigError, RunError
 from pellucid.model import Transformer
 from pellucid.text.tokenizer import Tokenizer
@@ -59,7 +59,7 @@ def to_ctranslate2(
     """
     if refused := not_exportable(model.config):
         raise ConfigError("; ".join(refused))
-    require_ctranslate2()
+    require_library("ctranslate2", "CTranslate2", "ctranslate2")
     if folder.exists():
         raise RunError(f"{folder} exists already; choose a new folder")
     spec = _specification(model)
@@ -106,8 +106,8 @@ def _specification(model: Transformer) -> Any:
             _norm(stack.final_norm, own.layer_norm)
     spec.encoder.embeddings[0].weight = _numbers(model.source_embedding.weight)
     spec.decoder.embeddings.weight = _numbers(model.target_embedding.weight)
-    spec.encoder.position_encodings.encodings = _table(model.source_positions, config.d_model)
-    spec.decoder.position_encodings.encodings = _table(model.target_positions, config.d_model)
+    spec.encoder.position_encodings.encodings = _table(model.source_positions, config)
+    spec.decoder.position_encodings.encodings = _table(model.target_positions, config)
     _linear(spec.decoder.projection, model.head)
     return spec
 
@@ -147,9 +147,8 @@ def _feed_forward(layer: Any, spec: Any) -> None:
     _norm(layer.feed_forward_residual.norm, spec.layer_norm)
 
 
-def _table(positions: Any, width: int) -> Any:
+def _table(positions: Any, config: ModelConfig) -> Any:
     """What is added at each position."""
-    places = getattr(positions, "max_positions", PLACES)
     where = next(iter(positions.parameters()), torch.empty(0)).device
-    told: Tensor = positions(torch.zeros(1, places, width, device=where))
+    told: Tensor = positions(torch.zeros(1, places_of(config), config.d_model, device=where))
     return _numbers(told[0])

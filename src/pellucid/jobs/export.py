@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import Literal
 
 from pellucid.decoding import Translator, load
-from pellucid.decoding.ctranslate2 import PLACES, CTranslate2Engine
+from pellucid.decoding.ctranslate2 import CTranslate2Engine
+from pellucid.decoding.exported import places_of
+from pellucid.decoding.onnx import OnnxEngine
 from pellucid.disk import settle
 from pellucid.errors import ConfigError, RunError
 from pellucid.interop.ctranslate2 import to_ctranslate2
+from pellucid.interop.onnx import to_onnx
 from pellucid.model import Transformer
 from pellucid.run import Run, load_weights
 
 __all__ = ["Verified", "export"]
 
+KNOWN = {"ctranslate2": ("float32", "int8"), "onnx": ("float32",)}
+"""The engines that are written for, and the numbers of each."""
 NEAR = 1e-3  # nats that the log-probability of a sentence may stand apart in float32
 PROBES = 7  # lines that are made up of the vocabulary where none are given
 ATTEMPTS = 23  # ids apart that their tokens stand
@@ -48,9 +53,10 @@ def export(
 
     Args:
         run: the run folder.
-        to: "ctranslate2".
+        to: "ctranslate2" or "onnx".
         out: a new folder.
-        precision: "float32", or "int8" for weights in 8 bits, which translates faster and a little otherwise.
+        precision: "float32", or, for CTranslate2, "int8" for weights in 8 bits, which translates faster and a little
+            otherwise.
         lines: what to compare translations of; the vocabulary's own words where none are given.
 
     Raises:
@@ -58,8 +64,11 @@ def export(
         RunError: the folder exists, or what was written does not say what the run says.
         InteropError: the engine is not installed.
     """
-    if to != "ctranslate2":
-        raise ConfigError(f"--to was given '{to}', but known is 'ctranslate2'; choose it")
+    if to not in KNOWN:
+        raise ConfigError(f"--to was given '{to}', but it knows {' and '.join(map(repr, KNOWN))}; choose one")
+    if precision not in KNOWN[to]:
+        known = " and ".join(map(repr, KNOWN[to]))
+        raise ConfigError(f"precision was given '{precision}', but exports to '{to}' are in {known}; choose one")
     if out.exists():
         raise RunError(f"{out} exists already; choose a new folder")
     opened = Run.open(run)
@@ -69,23 +78,21 @@ def export(
     draft = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
     try:
         made = draft / "export"
-        to_ctranslate2(model, opened.source_tokenizer, opened.target_tokenizer, made, _quantization(precision))
+        if to == "onnx":
+            to_onnx(model, made)
+        else:
+            numbers = None if precision == "float32" else precision
+            to_ctranslate2(model, opened.source_tokenizer, opened.target_tokenizer, made, numbers)
         for name in ("run.toml", "tokenizer.model", "source.model", "target.model"):
             if (run / name).is_file():
                 shutil.copyfile(run / name, made / name)
-        verified = verify(run, made, precision, lines or _probes(opened))
+        verified = verify(run, made, to, precision, lines or _probes(opened))
         if precision == "float32" and (verified.others or verified.largest > NEAR):
             raise RunError(f"the export does not say what {run} says ({verified}); report it, and use the run itself")
         settle(made, out)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return verified
-
-
-def _quantization(precision: str) -> str | None:
-    if precision not in ("float32", "int8"):
-        raise ConfigError(f"precision was given '{precision}', but exports are in 'float32' or 'int8'; choose one")
-    return None if precision == "float32" else precision
 
 
 def _probes(run: Run) -> list[str]:
@@ -95,18 +102,16 @@ def _probes(run: Run) -> list[str]:
     return [text for row in ids if (text := run.source_tokenizer.decode(row)).strip()]
 
 
-def verify(run: Path, folder: Path, precision: str, lines: Sequence[str]) -> Verified:
+def verify(run: Path, folder: Path, to: str, precision: str, lines: Sequence[str]) -> Verified:
     """Translate and score lines by both."""
-    ours = load(run, "cpu")
-    opened = Run.open(run)
-    engine = CTranslate2Engine(
-        folder,
-        opened.source_tokenizer,
-        opened.target_tokenizer,
-        precision,
-        most_tokens=ours.engine.most_tokens or PLACES,
+    opened, ours = Run.open(run), load(run, "cpu")
+    sides, places = (opened.source_tokenizer, opened.target_tokenizer), places_of(opened.config.model)
+    engine = (
+        OnnxEngine(folder, precision, most_tokens=places)
+        if to == "onnx"
+        else CTranslate2Engine(folder, *sides, precision, most_tokens=places)
     )
-    theirs = Translator(engine, opened.source_tokenizer, opened.target_tokenizer, opened.config.decoding)
+    theirs = Translator(engine, *sides, opened.config.decoding)
     one, other = ours.translate(lines, beam=1), theirs.translate(lines, beam=1)
     others = [
         number for number, pair in enumerate(zip(one, other, strict=True), start=1) if pair[0].tokens != pair[1].tokens

@@ -11,7 +11,7 @@ from pellucid.decoding import Translator, load
 from pellucid.decoding.ctranslate2 import CTranslate2Engine
 from pellucid.decoding.exported import written_for
 from pellucid.decoding.hypotheses import LengthRule, length_normaliser
-from pellucid.errors import ConfigError, DecodingError, InteropError, RunError
+from pellucid.errors import ConfigError, DecodingError, InteropError, PositionError, RunError
 from pellucid.interop.ctranslate2 import not_exportable, to_ctranslate2
 from pellucid.jobs import export as exports
 from pellucid.jobs.export import export
@@ -128,9 +128,47 @@ def test_a_run_is_exported_verified_and_translated_with(shell: Shell, tmp_path: 
         again = shell("export", str(run), "--to", "ctranslate2", "--out", wrong)
         assert (again.status, again.err.count("\n")) == (2, 1)
         assert "exists already; choose a new folder" in again.err
+    device = shell("translate", str(out), "--device", "cuda:1", stdin=source)
+    assert (device.status, device.err.count("\n")) == (2, 1)
+    assert "is an export, which runs on the CPU" in device.err
     eight = shell("export", str(run), "--to", "ctranslate2", "--out", str(tmp_path / "eight"), "--precision", "int8")
     assert eight.status == 0, eight.err
     assert (tmp_path / "eight" / "model.bin").stat().st_size < (out / "model.bin").stat().st_size
+    assert numbers_of(tmp_path / "eight") == "int8_float32"
+    assert numbers_of(out) == "float32"
+
+
+def numbers_of(folder: Path) -> str:
+    """What an export is computed in where nothing is said."""
+    engine = load(folder).engine
+    assert isinstance(engine, CTranslate2Engine)
+    return str(engine._translator.compute_type)
+
+
+def test_long_lines_are_read_and_scored_to_their_end(tmp_path: Path) -> None:
+    """CTranslate2 by itself leaves out what stands behind 1,024 tokens, without a word."""
+    ours, theirs = both(tmp_path / "made", positions="learned", max_positions=1300)
+    theirs = Translator(
+        CTranslate2Engine(tmp_path / "made", TOKENIZER, TOKENIZER, most_tokens=1300),
+        TOKENIZER,
+        TOKENIZER,
+        theirs.settings,
+    )
+    lines, texts = ["cat window " * 280, "book " * 1100], ["Wand " * 500, "eine " * 550]
+    assert min(len(TOKENIZER.encode(line)) for line in lines) > 1024
+    assert theirs.score(lines, texts) == pytest.approx(ours.score(lines, texts), rel=1e-4)
+    one, other = (each.translate(lines, beam=1, max_length=7) for each in (ours, theirs))
+    assert [found.tokens for found in other] == [found.tokens for found in one]
+    with pytest.raises(
+        PositionError, match=r"line 1: a sentence of 14\d\d tokens was given, but the export knows 1300"
+    ):
+        theirs.score(["book " * 1400], ["eine"])
+
+
+def test_lines_longer_than_the_export_s_positions_are_no_reason_to_refuse_it(tmp_path: Path) -> None:
+    run = tiny_run.write_run(tmp_path / "run")
+    verified = export(run, "ctranslate2", tmp_path / "out", lines=["cat " * 600, "the cat"])
+    assert (verified.lines, verified.others) == (1, ())
 
 
 def test_an_export_that_says_something_else_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

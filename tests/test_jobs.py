@@ -137,7 +137,9 @@ def test_an_evaluation_is_of_the_run_s_own_translations(tmp_path: Path) -> None:
     source = write(tmp_path / "a", *tiny_run.SENTENCES[:4], "")
     gold = [*map(tiny_run.german, tiny_run.SENTENCES[:4]), ""]
     seen: list[tuple[int, int]] = []
-    found = evaluate(run, source, write(tmp_path / "b", *gold), beam=2, note=lambda *counts: seen.append(counts))
+    found = evaluate(
+        run, source, write(tmp_path / "b", *gold), search={"beam": 2}, note=lambda *counts: seen.append(counts)
+    )
     expected = [one.text for one in load(run).translate([*tiny_run.SENTENCES[:4], ""], beam=2)]
     assert list(found.translations) == expected
     assert found.scores == score_corpus(expected, gold)

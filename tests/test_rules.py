@@ -259,6 +259,14 @@ def test_a_group_avoids_what_the_one_before_it_chose() -> None:
         assert one.log_prob == pytest.approx(total)  # the penalty chooses, and is not counted
 
 
+def test_of_equals_the_first_group_s_stands_first() -> None:
+    """So that the best is the same however many are asked for."""
+    even = [[1, 1, 1, 1]] * 7
+    for n_best in (1, 2, 4):
+        found = search(even, Rules(min_length=2), 4, n_best=n_best, groups=2, diversity=9.0)
+        assert [one.ids for one in found] == [(1,), (3,), (1, 1), (3, 3)][:n_best]
+
+
 def test_a_trace_tells_what_became_of_each_candidate() -> None:
     [found], [trace] = beam_search(
         Toy([TABLE]), begin(1), batch=1, start_id=START, end_id=END, beam=2, max_length=LIMIT, n_best=2, trace=True
@@ -292,6 +300,7 @@ def test_a_trace_tells_of_dead_ends_and_of_too_little_room() -> None:
         Toy([[[0, 1, 1], [0, 0, 0]]]), begin(1), batch=1, start_id=START, end_id=END, beam=3, max_length=3, trace=True
     )
     assert "no token to go on with" in str(trace)
+    assert trace.ending == "over: no hypothesis lives on"
     _, [trace] = beam_search(
         Toy([TABLE]), begin(1), batch=1, start_id=START, end_id=END, beam=3, max_length=3, trace=True,
         rules=Rules(forced=((1, 2),)),
@@ -307,8 +316,8 @@ def test_a_trace_tells_of_dead_ends_and_of_too_little_room() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"min_length": 0}, "min_length was given 0, but it counts the end mark"),
-        ({"no_repeat_ngram": -1}, "no_repeat_ngram was given -1; give a length, or 0"),
+        ({"min_length": 0}, "min_length was given 0, but it counts tokens, the end mark too"),
+        ({"no_repeat_ngram": -1}, "no_repeat_ngram was given -1, but it is a length, or 0 for none; give"),
         ({"repetition_penalty": 0.5}, "repetition_penalty was given 0.5, but it lowers"),
         ({"repetition_penalty": math.nan}, "repetition_penalty was given nan"),
         ({"forced": ((),)}, "a forced phrase is empty"),
@@ -325,7 +334,7 @@ def test_rules_that_cannot_be_are_refused(given: dict[str, Any], message: str) -
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"rules": Rules(min_length=6)}, "ask for 6 tokens, end mark counted, but max_length is 5"),
+        ({"rules": Rules(min_length=6)}, "ask for 6 tokens, end mark counted, but at most 5 may be said"),
         ({"rules": Rules(forced=((1, 2), (2, 1), (1,)))}, "ask for 6 tokens"),
         ({"rules": Rules(prefix=(1, END))}, "holds the end mark 0"),
         ({"rules": [Rules(), Rules()]}, "2 rules were given for a batch of 1"),

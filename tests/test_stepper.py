@@ -145,7 +145,13 @@ def test_weights_that_were_changed_are_laid_out_anew() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
     model(ids, ids).sum().backward()
     optimizer.step()
-    assert not torch.equal(answer(), before)
+    last = answer()
+    assert not torch.equal(last, before)
+    named = dict(model.named_parameters())
+    for weight in (named["head.weight"], named["stacks.decoder.layers.1.cross_attention.value.weight"]):
+        weight.data.mul_(-1)  # counts no version
+        assert not torch.equal(answer(), last)
+        last = answer()
     model.head = torch.nn.Linear(model.config.d_model, WORDS, bias=False).double()
     answer()
     model.train()

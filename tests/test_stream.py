@@ -97,7 +97,7 @@ def test_drawn_candidates_have_attention_too() -> None:
     ("options", "message"),
     [
         ({"sampling": {}, "beam": 4}, "beam was given 4 beside sampling, but a beam is not drawn; leave one of them"),
-        ({"sampling": {}, "n_best": 0}, "n_best is 0, but it counts candidates to draw; give 1 or more"),
+        ({"sampling": {}, "n_best": 0}, "n_best was given 0, but it counts candidates; give a whole number from 1 up"),
         ({"sampling": {"top_q": 0.9}}, r"unknown setting 'top_q'; did you mean 'top_p'\?"),
         ({"sampling": {"top_p": 0}}, "top_p was given 0, but it is the probability to draw from"),
         ({"sampling": {}, "seed": 1.5}, "seed was given 1.5, but it is a whole number"),

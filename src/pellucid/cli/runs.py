@@ -38,7 +38,9 @@ Set = Annotated[
 ReadAhead = Annotated[
     int | None, typer.Option(min=1, help="Lines to read before answering. Default: 1 from a terminal, else 1024.")
 ]
-Precision = Annotated[str, typer.Option(help="float32, bfloat16, int8, or auto: the faster of the first two.")]
+Precision = Annotated[
+    str | None, typer.Option(help="float32, bfloat16, int8, or auto: the faster of the first two. Default: float32.")
+]
 Seed = Annotated[int | None, typer.Option(help="With --sample: the same seed draws the same. Default: a fresh one.")]
 
 
@@ -107,14 +109,13 @@ def translate(
     rule: Rule = None,
     rules: RulesFile = None,
     set_: Set = None,
-    precision: Precision = "float32",
+    precision: Precision = None,
     read_ahead: ReadAhead = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     device: Device = "auto",
 ) -> None:
     """Translate lines: N in, N out, in order, blank for blank."""
     from pellucid.display import Display
-    from pellucid.jobs.asked import options_from
     from pellucid.jobs.translate import READ_AHEAD, translations
 
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
@@ -122,7 +123,7 @@ def translate(
         run, _lines(input_), beam=beam, length_penalty=length_penalty, n_best=n_best,
         read_ahead=read_ahead or (1 if input_ is None and sys.stdin.isatty() else READ_AHEAD), device=device,
         sampling=_sampling(sample, seed, drawn), seed=seed, rules=_rules(rule or [], rules),
-        options=options_from(set_ or []), precision=precision,
+        options=_options(set_ or [], as_json=as_json), precision=precision,
     )  # fmt: skip
     is_seen = output is None and sys.stdout.isatty()  # then lines show by themselves how far it is
     with lines_to(output) as write, warnings_told(), Display() as display:
@@ -163,6 +164,16 @@ def _rules(given: Sequence[str], file: Path | None) -> Mapping[str, Any] | Itera
     return rules_in(file)
 
 
+def _options(given: Sequence[str], *, as_json: bool) -> dict[str, Any]:
+    """Settings of the search, of which none would be worked out in vain."""
+    from pellucid.jobs.asked import options_from
+
+    options = options_from(given)
+    if "alternatives" in options and not as_json:
+        raise DecodingError("alternatives were asked for, but only --json shows them; add it, or leave them out")
+    return options
+
+
 def _write(write: Callable[[str], None], record: Mapping[str, Any], n_best: int, *, as_json: bool) -> None:
     """Write the record of one translation in the form that was asked for."""
     if as_json:
@@ -178,12 +189,14 @@ def evaluate(
     run: RunFolder,
     source: Annotated[Path, typer.Option(help="Lines to translate.")],
     reference: Annotated[Path, typer.Option(help="What they should become.")],
+    *,
     output: Annotated[Path | None, typer.Option(help="Where to keep the translations.")] = None,
     target_language: Annotated[
         str | None, typer.Option(help="A code such as de or zh; it says how BLEU cuts words. Default: the run's.")
     ] = None,
     beam: Beam = None,
     length_penalty: Penalty = None,
+    precision: Precision = None,
     device: Device = "auto",
 ) -> None:
     """Translate a file and print BLEU, chrF and TER against its reference, with sacreBLEU's signatures."""
@@ -196,10 +209,10 @@ def evaluate(
                 run,
                 source,
                 reference,
-                beam=beam,
-                length_penalty=length_penalty,
+                search={"beam": beam, "length_penalty": length_penalty},
                 target_language=target_language,
                 device=device,
+                precision=precision,
                 note=display.count,
             )
         if write is not None:
@@ -213,12 +226,13 @@ def score(
     run: RunFolder,
     source: Annotated[Path, typer.Option(help="Source lines.")],
     target: Annotated[Path, typer.Option(help="Target lines, as many.")],
+    precision: Precision = None,
     device: Device = "auto",
 ) -> None:
     """Print one number a line: the log-probability of the target given the source, in nats, end mark counted."""
     from pellucid.jobs.translate import pair_scores
 
-    for number in pair_scores(run, source, target, device):
+    for number in pair_scores(run, source, target, device, precision):
         typer.echo(f"{number:.6f}")
 
 

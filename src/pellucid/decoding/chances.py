@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pellucid.config.settings import known
+from pellucid.decoding.numbers import is_number, is_whole
 from pellucid.decoding.ranking import best_tokens
 from pellucid.errors import DecodingError
 
@@ -45,22 +46,22 @@ class Sampling:
     min_p: float | int | None = None
 
     def __post_init__(self) -> None:
-        if not (_is_number(self.temperature) and 0 <= self.temperature < math.inf):
+        if not (is_number(self.temperature) and 0 <= self.temperature < math.inf):
             raise DecodingError(
                 f"temperature was given {self.temperature!r}, but it divides log-probabilities; "
                 "give a number above 0, or 0 for the likeliest token"
             )
-        if self.top_k is not None and not (_is_whole(self.top_k) and self.top_k >= 1):
+        if self.top_k is not None and not (is_whole(self.top_k) and self.top_k >= 1):
             raise DecodingError(
                 f"top_k was given {self.top_k!r}, but it counts the tokens to draw from; "
                 "give 1 or more, or leave it out to draw from all"
             )
-        if self.top_p is not None and not (_is_number(self.top_p) and 0 < self.top_p <= 1):
+        if self.top_p is not None and not (is_number(self.top_p) and 0 < self.top_p <= 1):
             raise DecodingError(
                 f"top_p was given {self.top_p!r}, but it is the probability to draw from; "
                 "give a number above 0 and up to 1, or leave it out to draw from all"
             )
-        if self.min_p is not None and not (_is_number(self.min_p) and 0 <= self.min_p <= 1):
+        if self.min_p is not None and not (is_number(self.min_p) and 0 <= self.min_p <= 1):
             raise DecodingError(
                 f"min_p was given {self.min_p!r}, but it is a share of the likeliest token's probability; "
                 "give a number from 0 to 1, or leave it out to draw from all"
@@ -89,14 +90,6 @@ class Sampling:
             if name not in names:
                 raise DecodingError(f"sampling was given the unknown setting {name!r}; {known(str(name), names)}")
         return cls(**given)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return _is_whole(value) or isinstance(value, float)
 
 
 def weigh(log_probs: Float[Tensor, "rows vocabulary"], sampling: Sampling) -> Float[Tensor, "rows vocabulary"]:
@@ -177,7 +170,7 @@ def seed_or_fresh(seed: int | None) -> int:
     """
     if seed is None:
         return int(torch.randint(2**63 - 1, ()))
-    if not _is_whole(seed):
+    if not is_whole(seed):
         raise DecodingError(f"seed was given {seed!r}, but it is a whole number; give one such as 1, or leave it out")
     return seed
 

@@ -14,13 +14,13 @@ from pellucid.decoding.exported import PLACES, require_library
 from pellucid.decoding.hypotheses import Hypothesis, length_normaliser
 from pellucid.decoding.rules import Rules
 from pellucid.decoding.wish import Wish
-from pellucid.errors import ConfigError, DecodingError, RunError
+from pellucid.errors import ConfigError, DecodingError, PositionError, RunError
 from pellucid.text.batch import Batch
 from pellucid.text.tokenizer import Tokenizer
 
 __all__ = ["CTranslate2Engine"]
 
-COMPUTE = {"float32": "float32", "int8": "int8", "bfloat16": "bfloat16", "auto": "auto"}
+COMPUTE = {None: "default", "float32": "float32", "int8": "int8", "bfloat16": "bfloat16", "auto": "auto"}
 NATIVE = "load the run with the native engine"
 
 
@@ -35,7 +35,8 @@ class CTranslate2Engine:
         folder: what `pellucid export --to ctranslate2` wrote.
         source: text <-> ids of the source language.
         target: text <-> ids of the target language.
-        precision: "float32", "int8", "bfloat16", or "auto" for what CTranslate2 finds fastest here.
+        precision: "float32", "int8", "bfloat16", or "auto" for what CTranslate2 finds fastest here; None is what the
+            folder was written in.
         most_tokens: positions that the model has.
         threads: how many a batch is computed with; None takes torch's number.
 
@@ -49,7 +50,7 @@ class CTranslate2Engine:
         folder: Path,
         source: Tokenizer,
         target: Tokenizer,
-        precision: str = "float32",
+        precision: str | None = None,
         *,
         most_tokens: int = PLACES,
         threads: int | None = None,
@@ -58,9 +59,8 @@ class CTranslate2Engine:
         import ctranslate2
 
         if precision not in COMPUTE:
-            raise ConfigError(
-                f"precision was given {precision!r}, but it knows {', '.join(map(repr, COMPUTE))}; choose one"
-            )
+            names = ", ".join(repr(name) for name in COMPUTE if name)
+            raise ConfigError(f"precision was given {precision!r}, but it knows {names}; choose one")
         try:
             self._translator: Any = ctranslate2.Translator(
                 str(folder), compute_type=COMPUTE[precision], intra_threads=threads or torch.get_num_threads()
@@ -103,7 +103,7 @@ class CTranslate2Engine:
         results: list[Any] = self._translator.translate_batch(
             words, beam_size=settings.beam, num_hypotheses=wish.n_best, return_scores=True, return_end_token=True,
             length_penalty=settings.length_penalty if settings.beam > 1 else 0.0,
-            max_decoding_length=limit, min_decoding_length=rule.min_length - 1, disable_unk=True,
+            max_input_length=0, max_decoding_length=limit, min_decoding_length=rule.min_length - 1, disable_unk=True,
             no_repeat_ngram_size=rule.no_repeat_ngram,
             suppress_sequences=[*impossible, *([self._target[token] for token in phrase] for phrase in rule.forbidden)],
         )  # fmt: skip
@@ -138,10 +138,21 @@ class CTranslate2Engine:
         raise DecodingError(f"CTranslate2 gives whole sentences, and none token by token; {NATIVE}")
 
     def score(self, batch: Batch) -> list[float]:
-        """The log-probability of each target given its source, in nats, the end mark counted."""
+        """The log-probability of each target given its source, in nats, the end mark counted.
+
+        Raises:
+            PositionError: a side is longer than the positions that the export knows.
+        """
+        longest = max((*batch.source_lengths, *batch.target_lengths), default=0)
+        if longest > self._most_tokens:
+            raise PositionError(
+                f"a sentence of {longest} tokens was given, but the export knows {self._most_tokens} positions; shorten "
+                f"it, or {NATIVE}"
+            )
         rows = zip(batch.labels.tolist(), batch.target_lengths, strict=True)
         targets = [[self._target[token] for token in row[: length - 1]] for row, length in rows]
-        return [float(sum(result.log_probs)) for result in self._translator.score_batch(self._words(batch), targets)]
+        results = self._translator.score_batch(self._words(batch), targets, max_input_length=0)
+        return [float(sum(result.log_probs)) for result in results]
 
     def log_probs(
         self,

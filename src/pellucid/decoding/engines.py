@@ -130,14 +130,15 @@ class ModelEngine(SteppingEngine[ModelState]):
     def _laid_out(self) -> tuple[Reader, Stepper]:
         """Both stacks as their weights now are, in evaluation mode.
 
-        A changed weight shows by its place, its version, or, as torch's fused optimizers count no versions, by the
-        numbers of the vectors, all of which every step of training moves.
+        A changed weight shows by its place, its version, or, as torch's fused optimizers and changes through `.data`
+        count no versions, by the numbers of the vectors and of each matrix' first column. One that leaves all these as
+        they were is not seen.
         """
         modules = list(self.model.modules())
         weights = [weight for module in modules for weight in module._parameters.values() if weight is not None]
         marks = [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
-        vectors = [weight.detach() for weight in weights if weight.dim() == 1]
-        numbers = torch.cat(vectors) if vectors else torch.empty(0)
+        looked_at = [weight.detach().flatten(1)[:, 0] if weight.dim() > 1 else weight.detach() for weight in weights]
+        numbers = torch.cat(looked_at) if looked_at else torch.empty(0)
         if any(module.training for module in modules):
             self.model.eval()
             self._stacks = None

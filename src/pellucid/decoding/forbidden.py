@@ -13,7 +13,7 @@ from pellucid.decoding.translation import Candidate
 from pellucid.decoding.units import Unit
 from pellucid.decoding.wish import Wish
 from pellucid.errors import DecodingError
-from pellucid.text.batch import Example, collate
+from pellucid.text.batch import collate
 from pellucid.text.tokenizer import Tokenizer
 
 __all__ = ["StillSaid", "silenced", "without"]
@@ -41,7 +41,7 @@ def silenced(engine: Engine, unit: Unit, found: list[Hypothesis], wish: Wish, to
             rules = replace(rules, forbidden=(*rules.forbidden, *runs))
         except DecodingError:
             break  # the prefix, or a phrase that is forced, holds these pieces
-        [found] = engine.search(collate([Example(unit.number, unit.ids, [])]), [unit.limit], wish, [rules])
+        [found] = engine.search(collate([unit.example]), [unit.limit], wish, [rules])
     return found
 
 

@@ -68,9 +68,9 @@ def length_normaliser(n: int, length_penalty: float, length_rule: LengthRule = "
 
 
 def normalised(hypothesis: Hypothesis, length_penalty: float, length_rule: LengthRule = "gnmt") -> Hypothesis:
-    """The same hypothesis, scored as a beam search of that penalty scores it."""
+    """A hypothesis whose score is a plain sum, scored as a beam search of that penalty scores it."""
     tokens = len(hypothesis.ids) + hypothesis.finished
-    return replace(hypothesis, score=hypothesis.log_prob / length_normaliser(tokens, length_penalty, length_rule))
+    return replace(hypothesis, score=hypothesis.score / length_normaliser(tokens, length_penalty, length_rule))
 
 
 class Pool:
@@ -180,6 +180,8 @@ class Sentence:
         self.live = grown
         if grown and self._is_over():
             self.live = []
+        elif not grown and self.trace is not None:
+            self.trace.ending = "over: no hypothesis lives on"
         return parents[: len(self.live)]
 
     def _note(self, branches: Sequence[Branch], fates: Sequence[Fate], stuck: Sequence[int]) -> None:

@@ -18,15 +18,17 @@ __all__ = ["load"]
 
 
 def load(
-    path: str | Path, device: str = "auto", *, precision: Precision = "float32", engine: str | None = None
+    path: str | Path, device: str = "auto", *, precision: Precision | None = None, engine: str | None = None
 ) -> Translator:
     """Open a run, or what a run was exported as, and make its best weights ready to translate.
 
     Args:
         path: the folder that `pellucid train --out` or `pellucid export --out` wrote.
-        device: "auto" takes a GPU where there is one; else a torch device such as "cpu" or "cuda:1".
+        device: "auto" takes a GPU where there is one; else a torch device such as "cpu" or "cuda:1". Exports run on the
+            CPU.
         precision: the numbers to translate in: "float32", "bfloat16", "int8" for linear maps in 8-bit integers, or
-            "auto" for the faster of the first two on this machine.
+            "auto" for the faster of the first two on this machine. None is float32, and for an export what it was
+            written in.
         engine: "native", "ctranslate2" or "onnx"; None takes the one that the folder was written for.
 
     Raises:
@@ -43,6 +45,8 @@ def load(
     if engine not in (None, own):
         remedy = f"pellucid export {path} --to {engine} --out NEW" if own == "native" else f"it is for '{own}'"
         raise RunError(f"{path} was not written for the engine '{engine}'; {remedy}")
+    if own != "native" and device not in ("auto", "cpu"):
+        raise ConfigError(f"device was given {device!r}, but {path} is an export, which runs on the CPU; leave it out")
     settings, places = run.config.decoding, places_of(run.config.model)
     if own == "ctranslate2":
         return Translator(CTranslate2Engine(path, *sides, precision, most_tokens=places), *sides, settings)
@@ -51,4 +55,4 @@ def load(
     model = Transformer(run.config.model)
     load_weights(model, run.weights_file())
     model = model.to(pick_device(device))
-    return Translator(ModelEngine(model, precision), *sides, settings)
+    return Translator(ModelEngine(model, precision or "float32"), *sides, settings)

@@ -43,7 +43,7 @@ class OnnxEngine(SteppingEngine[OnnxState]):
 
     Args:
         folder: what `pellucid export --to onnx` wrote.
-        precision: "float32", the one that is exported.
+        precision: "float32", the one that is exported, or None.
         most_tokens: positions that the model has.
         threads: how many a step is computed with; None takes torch's number.
 
@@ -54,12 +54,12 @@ class OnnxEngine(SteppingEngine[OnnxState]):
     """
 
     def __init__(
-        self, folder: Path, precision: str = "float32", *, most_tokens: int = PLACES, threads: int | None = None
+        self, folder: Path, precision: str | None = None, *, most_tokens: int = PLACES, threads: int | None = None
     ) -> None:
         require_library("onnxruntime", "ONNX Runtime", "onnx")
         import onnxruntime
 
-        if precision not in ("float32", "auto"):
+        if precision not in (None, "float32", "auto"):
             raise ConfigError(f"precision was given {precision!r}, but exports to ONNX are in 'float32'; choose it")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or torch.get_num_threads()

@@ -2,16 +2,20 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pellucid.decoding.numbers import require_number, require_whole
 from pellucid.decoding.phrases import Phrase, contains, needed
 from pellucid.errors import DecodingError
 
 __all__ = ["Rules", "ruled", "rules_of"]
+
+ALONE = -1  # where forbidden phrases of one token stand among those that are found by their last token but one
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +47,14 @@ class Rules:
     prefix: Phrase = ()
     forced: tuple[Phrase, ...] = ()
     forbidden: tuple[Phrase, ...] = ()
+    _ways: dict[int, list[Phrase]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.min_length < 1:
-            raise DecodingError(f"min_length was given {self.min_length}, but it counts the end mark; give 1 or more")
-        if self.no_repeat_ngram < 0:
-            raise DecodingError(f"no_repeat_ngram was given {self.no_repeat_ngram}; give a length, or 0 for none")
-        if not 1 <= self.repetition_penalty < math.inf:
-            raise DecodingError(
-                f"repetition_penalty was given {self.repetition_penalty}, but it lowers what was said already; give 1 "
-                "for nothing, or more"
-            )
+        require_whole("min_length", self.min_length, 1, "it counts tokens, the end mark too")
+        require_whole("no_repeat_ngram", self.no_repeat_ngram, 0, "it is a length, or 0 for none")
+        require_number(
+            "repetition_penalty", self.repetition_penalty, 1, "it lowers what was said already, and 1 does nothing"
+        )
         for kind, phrases in (("forced", self.forced), ("forbidden", self.forbidden)):
             if not all(phrases):
                 raise DecodingError(f"a {kind} phrase is empty; give it one token at least, or leave it out")
@@ -63,6 +64,20 @@ class Rules:
                     raise DecodingError(
                         f"the {kind} {list(said)} holds the forbidden phrase {list(phrase)}; give up one of the two"
                     )
+        for kind, said in [("prefix", self.prefix), *(("phrase that is forced,", one) for one in self.forced)]:
+            if self._repeats(said):
+                raise DecodingError(
+                    f"the {kind} {list(said)} says a run of {self.no_repeat_ngram} tokens twice, which no_repeat_ngram "
+                    "forbids; raise it, or ask for less"
+                )
+        for phrase in self.forbidden:
+            self._ways.setdefault(phrase[-2] if len(phrase) > 1 else ALONE, []).append(phrase)
+
+    def _repeats(self, ids: Phrase) -> bool:
+        """Whether a run that may stand once stands in ids twice."""
+        size = self.no_repeat_ngram
+        runs = [ids[start : start + size] for start in range(len(ids) - size + 1)] if size else []
+        return len(set(runs)) < len(runs)
 
     @property
     def is_empty(self) -> bool:
@@ -81,7 +96,8 @@ class Rules:
         least = max(self.min_length, len(self.prefix) + needed(self.prefix, self.forced) + 1)
         if least > limit:
             raise DecodingError(
-                f"the rules ask for {least} tokens, end mark counted, but max_length is {limit}; raise it, or ask for less"
+                f"the rules ask for {least} tokens, end mark counted, but at most {limit} may be said; allow more "
+                "by max_length, and for a line of text by length_ratio and length_extra too, or ask for less"
             )
 
     def only(self, ids: Sequence[int]) -> int | None:
@@ -90,7 +106,8 @@ class Rules:
 
     def banned(self, ids: tuple[int, ...], end_id: int) -> set[int]:
         """Tokens that may not follow."""
-        banned = {phrase[-1] for phrase in self.forbidden if ids[len(ids) - len(phrase) + 1 :] == phrase[:-1]}
+        ways = chain(self._ways.get(ALONE, ()), self._ways.get(ids[-1], ()) if ids else ())
+        banned = {phrase[-1] for phrase in ways if ids[len(ids) - len(phrase) + 1 :] == phrase[:-1]}
         if len(ids) + 1 < self.min_length or needed(ids, self.forced):
             banned.add(end_id)
         if size := self.no_repeat_ngram:

@@ -37,7 +37,7 @@ class Draw:
         self.row = row
         self.rules = rules
         self.ids: list[int] = []
-        self.log_prob = 0.0
+        self.log_prob = self.sum = 0.0  # the step's own, and as a repetition penalty has lowered it
         self.finished = False
         self.is_over = False
         self._limit = limit
@@ -49,12 +49,13 @@ class Draw:
 
     def found(self, length_penalty: float, length_rule: LengthRule) -> Hypothesis:
         """What was drawn, scored as a search of that penalty scores it."""
-        made = Hypothesis(tuple(self.ids), self.log_prob, 0.0, self.finished)
+        made = Hypothesis(tuple(self.ids), self.log_prob, self.sum, self.finished)
         return normalised(made, length_penalty, length_rule)
 
-    def take(self, token: int, log_prob: float, end_id: int) -> None:
+    def take(self, token: int, log_prob: float, lowered: float, end_id: int) -> None:
         """Go on with a token, which may be the end mark."""
         self.log_prob += min(log_prob, 0.0)  # rounding may have lifted it above zero
+        self.sum += min(lowered, 0.0)
         if token == end_id:
             self.finished = self.is_over = True
         else:
@@ -85,9 +86,9 @@ def grow(
                 going = highest > -math.inf
                 own, weighed = own[going], weighed[going]
                 tokens = pick(weighed, [draw.number() for draw in live], sampling)
-                taken = own.gather(1, tokens[:, None])[:, 0].tolist()
-                for draw, token, log_prob in zip(live, tokens.tolist(), taken, strict=True):
-                    draw.take(token, log_prob, end_id)
+                taken = (each.gather(1, tokens[:, None])[:, 0].tolist() for each in (own, weighed))
+                for draw, token, *gains in zip(live, tokens.tolist(), *taken, strict=True):
+                    draw.take(token, *gains, end_id)
             if live := [draw for draw in live if not draw.is_over]:
                 state = select_rows(state, [draw.row for draw in live], len(ids), log_probs.device)
                 ids = torch.tensor([draw.ids[-1] for draw in live], device=log_probs.device)

@@ -11,6 +11,7 @@ are made within the sentence.
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import Literal, Protocol, TypeVar, overload, runtime_checkable
 
 import torch
@@ -286,6 +287,8 @@ def beam_search(
 
 def _merged(groups: Sequence[Sequence[Hypothesis]], n_best: int) -> list[Hypothesis]:
     """The best of all groups, each once: those that finished first."""
-    different = {hypothesis.ids: hypothesis for group in reversed(groups) for hypothesis in reversed(group)}
+    different: dict[tuple[int, ...], Hypothesis] = {}
+    for hypothesis in chain.from_iterable(groups):
+        different.setdefault(hypothesis.ids, hypothesis)
     order = sorted(different.values(), key=lambda hypothesis: (not hypothesis.finished, -hypothesis.score))
     return order[:n_best] if len(groups) > 1 else list(groups[0])

@@ -17,7 +17,7 @@ from pellucid.decoding.rules import Rules
 from pellucid.decoding.search import Hypothesis
 from pellucid.decoding.stream import settled_text
 from pellucid.decoding.translation import Candidate, Translation
-from pellucid.decoding.units import Sides, Unit, joined, units_of
+from pellucid.decoding.units import Sides, Unit, batches_of, joined, units_of
 from pellucid.decoding.wish import Wish
 from pellucid.decoding.wording import Wording, wordings
 from pellucid.device import in_memory
@@ -75,9 +75,11 @@ class Translator:
         rules: Worded = None,
         length_rule: LengthRule | None = None,
         max_length: int | None = None,
+        length_ratio: float | None = None,
+        length_extra: int | None = None,
         too_long: TooLong | None = None,
         groups: int = 1,
-        diversity: float = 0.5,
+        diversity: float | None = None,
         alternatives: int = 0,
     ) -> list[Translation]:
         """Translate lines: N in, N out, in order, blank for blank.
@@ -93,12 +95,14 @@ class Translator:
             rules: what translations must and must not say: `dict(prefix="Das", forced=["Katze"], forbidden=["Hund"])`,
                 see `Wording`; one for all lines, or a row of them, one for each.
             length_rule: "gnmt" or "power", see `length_normaliser`; None takes the settings'.
-            max_length: tokens of a translation at most, the end mark counted; None takes the settings'.
+            max_length: tokens of a translation at most, the end mark counted; None takes the settings', as for the next.
+            length_ratio: times the source's tokens and `length_extra` more, a translation has at most; the lower counts.
+            length_extra: see there.
             too_long: what is done with a line of more tokens than the model reads: "split" at sentence ends, or where
                 none is, at clauses, spaces, letters; "truncate" with a warning; or "refuse". None takes the settings'.
                 The k-th candidate of a split line is made of the k-th ones of its parts, and attention is left out.
             groups: parts of the beam that are told to differ, see `beam_search`.
-            diversity: how much.
+            diversity: how much, in nats; None is 0.5.
             alternatives: with each candidate the log-probability of each token, and so many likeliest tokens at its place.
 
         Returns:
@@ -112,7 +116,8 @@ class Translator:
             self.translate_lines(
                 lines, beam=beam, length_penalty=length_penalty, n_best=n_best, attention=attention,
                 sampling=sampling, seed=seed, rules=rules, length_rule=length_rule, max_length=max_length,
-                too_long=too_long, groups=groups, diversity=diversity, alternatives=alternatives,
+                length_ratio=length_ratio, length_extra=length_extra, too_long=too_long, groups=groups,
+                diversity=diversity, alternatives=alternatives,
             )
         )  # fmt: skip
 
@@ -129,9 +134,11 @@ class Translator:
         rules: Worded = None,
         length_rule: LengthRule | None = None,
         max_length: int | None = None,
+        length_ratio: float | None = None,
+        length_extra: int | None = None,
         too_long: TooLong | None = None,
         groups: int = 1,
-        diversity: float = 0.5,
+        diversity: float | None = None,
         alternatives: int = 0,
         read_ahead: int = READ_AHEAD,
     ) -> Iterator[Translation]:
@@ -141,7 +148,7 @@ class Translator:
         """
         changes = {
             "beam": beam, "length_penalty": length_penalty, "length_rule": length_rule, "max_length": max_length,
-            "too_long": too_long,
+            "length_ratio": length_ratio, "length_extra": length_extra, "too_long": too_long,
         }  # fmt: skip
         wish = Wish.of(
             self.settings, changes, n_best=n_best, sampling=sampling, seed=seed, groups=groups, diversity=diversity,
@@ -175,16 +182,16 @@ class Translator:
         """Translate the units of lines that fit in memory together, those of like length side by side."""
         found: list[tuple[Candidate, ...]] = [()] * len(units)
         weights: dict[int, Tensor] = {}
-        for places in self._batches({place: len(unit.ids) for place, unit in enumerate(units)}, wish.settings):
+        for places in batches_of({place: len(unit.ids) for place, unit in enumerate(units)}, wish.settings):
             chosen = [units[place] for place in places]
-            batch = collate([Example(unit.number, unit.ids, []) for unit in chosen])
+            batch = collate([unit.example for unit in chosen])
             rules = [unit.rules or Rules() for unit in chosen]
             hypotheses = self.engine.search(batch, [unit.limit for unit in chosen], wish, rules)
             for place, unit, first in zip(places, chosen, hypotheses, strict=True):
                 own = silenced(self.engine, unit, first, wish, self.target_tokenizer)
                 found[place] = self._candidates(unit, own, wish.alternatives)
                 if attention:
-                    weights[place] = self.engine.cross_attention(collate([Example(unit.number, unit.ids, own[0].ids)]))
+                    weights[place] = self.engine.cross_attention(collate([unit.said(own[0].ids)]))
         blank = Candidate("", (), 0.0, 0.0, finished=True)
         done = [Translation(line, (), (blank,) * wish.n_best) for line in lines]
         for row, group in groupby(range(len(units)), key=lambda place: units[place].row):
@@ -195,21 +202,6 @@ class Translator:
             looked = weights.get(places[0]) if len(places) == 1 else None
             done[row] = Translation(lines[row], (*pieces, "</s>"), candidates, looked)
         return done
-
-    @staticmethod
-    def _batches(lengths: Mapping[int, int], settings: DecodingConfig) -> Iterator[list[int]]:
-        """Put rows of like length together so that a batch's hypotheses have `batch_tokens` source tokens at most.
-
-        The longest come first: what is too long for the model or for the memory shows before any work is done.
-        """
-        batch: list[int] = []
-        for row in sorted(lengths, key=lambda row: (-lengths[row], row)):
-            if batch and (len(batch) + 1) * (lengths[batch[0]] + 1) * settings.beam > settings.batch_tokens:
-                yield batch
-                batch = []
-            batch.append(row)
-        if batch:
-            yield batch
 
     def _candidates(self, unit: Unit, hypotheses: Sequence[Hypothesis], alternatives: int) -> tuple[Candidate, ...]:
         candidates = tuple(
@@ -224,7 +216,7 @@ class Translator:
         )
         if not alternatives:
             return candidates
-        batch = collate([Example(unit.number, unit.ids, hypothesis.ids) for hypothesis in hypotheses])
+        batch = collate([unit.said(hypothesis.ids) for hypothesis in hypotheses])
         log_probs = self.engine.log_probs(batch)
         return with_figures(candidates, hypotheses, log_probs, self.target_tokenizer, alternatives)
 
@@ -261,7 +253,7 @@ class Translator:
         """The text of each unit's translation, each piece as soon as it is chosen."""
         for unit in units:
             yield from [unit.joint] if unit.joint else []
-            batch = collate([Example(unit.number, unit.ids, [])])
+            batch = collate([unit.example])
             with in_memory(*_NEEDS):
                 tokens = self.engine.stream(batch, unit.limit, drawing, unit.rules)
                 yield from settled_text(self.target_tokenizer, tokens)
@@ -284,7 +276,7 @@ class Translator:
         )
         scores = [0.0] * len(pairs)
         lengths = {row: len(source) + len(target) for row, (source, target) in enumerate(pairs)}
-        for rows in self._batches(lengths, self.settings):
+        for rows in batches_of(lengths, self.settings):
             batch = collate([Example(row + 1, *pairs[row]) for row in rows])
             with naming_the_line(batch):
                 found = self.engine.score(batch)

@@ -1,20 +1,21 @@
 """What a search is given of lines: each line's ids and rules, or, where it is too long, those of its parts; and back."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pellucid.config import END_ID
+from pellucid.config import END_ID, DecodingConfig
 from pellucid.decoding.long import Part, parts_of
 from pellucid.decoding.rules import Rules
 from pellucid.decoding.translation import Candidate
 from pellucid.decoding.wish import Wish
 from pellucid.decoding.wording import Wording
 from pellucid.errors import DecodingError
+from pellucid.text.batch import Example
 from pellucid.text.tokenizer import Tokenizer
 
-__all__ = ["Shortened", "Unit", "joined", "units_of"]
+__all__ = ["Shortened", "Sides", "Unit", "batches_of", "joined", "units_of"]
 
 T = TypeVar("T")
 
@@ -35,6 +36,7 @@ class Unit:
         rules: what that must and must not be.
         joint: what joins it to the part of the line before it.
         phrases: what its translation must not say, as it would be written there.
+        part: its place in the line, from 0.
     """
 
     row: int
@@ -44,6 +46,19 @@ class Unit:
     rules: Rules | None
     joint: str = ""
     phrases: tuple[str, ...] = ()
+    part: int = 0
+
+    @property
+    def example(self) -> Example:
+        """What a batch is made of, without a target."""
+        return self.said([])
+
+    def said(self, target: Sequence[int]) -> Example:
+        """The same with what is said of it.
+
+        Draws come from its number: the line's, and of a later part of a line another, which no line has.
+        """
+        return Example(self.number + (self.part << 32), self.ids, list(target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +103,7 @@ def units_of(
                 rules, phrases = spelled.rules(wording, limit, begins=place == 0)
             except DecodingError as error:
                 raise DecodingError(f"line {number}: {error}") from None
-            units.append(Unit(row, number, own, limit, rules, part.joint, phrases))
+            units.append(Unit(row, number, own, limit, rules, part.joint, phrases, place))
     return units
 
 
@@ -119,6 +134,21 @@ class Spelled:
         _, rules, phrases = self._known[key]
         rules.fit(limit, END_ID)
         return rules, phrases
+
+
+def batches_of(lengths: Mapping[int, int], settings: DecodingConfig) -> Iterator[list[int]]:
+    """Put rows of like length together so that a batch's hypotheses have `batch_tokens` source tokens at most.
+
+    The longest come first: what is too long for the model or for the memory shows before any work is done.
+    """
+    batch: list[int] = []
+    for row in sorted(lengths, key=lambda row: (-lengths[row], row)):
+        if batch and (len(batch) + 1) * (lengths[batch[0]] + 1) * settings.beam > settings.batch_tokens:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
 
 
 def _shortened(

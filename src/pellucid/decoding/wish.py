@@ -7,9 +7,13 @@ from typing import Any
 from pellucid.config import DecodingConfig
 from pellucid.decoding.chances import Drawing, Sampling
 from pellucid.decoding.diverse import check_groups
+from pellucid.decoding.numbers import require_whole
 from pellucid.errors import DecodingError
 
-__all__ = ["Wish"]
+__all__ = ["DIVERSITY", "Wish"]
+
+DIVERSITY = 0.5
+"""Nats by which groups are told apart, unless a call says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Wish:
     n_best: int = 1
     drawing: Drawing | None = None
     groups: int = 1
-    diversity: float = 0.5
+    diversity: float = DIVERSITY
     alternatives: int = 0
 
     @classmethod
@@ -42,7 +46,7 @@ class Wish:
         sampling: Mapping[str, Any] | Sampling | None = None,
         seed: int | None = None,
         groups: int = 1,
-        diversity: float = 0.5,
+        diversity: float | None = None,
         alternatives: int = 0,
     ) -> "Wish":
         """The settings of a call: the run's but for the changes, of which None changes nothing.
@@ -54,8 +58,13 @@ class Wish:
         given = {name: value for name, value in changes.items() if value is not None}
         settings = settings.replace(**given)
         drawing = Drawing.of(sampling, seed)
-        if alternatives < 0:
-            raise DecodingError(f"alternatives was given {alternatives}, but it counts tokens to tell; give 0 or more")
+        require_whole("alternatives", alternatives, 0, "it counts tokens to tell")
+        require_whole("n_best", n_best, 1, "it counts candidates")
+        require_whole("groups", groups, 1, "it counts parts of the beam")
+        if diversity is not None and groups == 1:
+            raise DecodingError(
+                f"diversity was given {diversity}, but it is between groups; add groups=2, or leave it out"
+            )
         if drawing is not None:
             if groups != 1:
                 raise DecodingError(f"groups was given {groups} beside sampling, but they divide a beam; leave one out")
@@ -65,8 +74,9 @@ class Wish:
                 f"n_best is {n_best}, but a beam of {settings.beam} gives 1 to {settings.beam} candidates; "
                 "widen the beam, or ask for fewer"
             )
-        check_groups(settings.beam, groups, diversity)
-        return cls(settings, n_best, None, groups, diversity, alternatives)
+        apart = DIVERSITY if diversity is None else diversity
+        check_groups(settings.beam, groups, apart)
+        return cls(settings, n_best, None, groups, apart, alternatives)
 
     def limit(self, source_length: int, most: int | None) -> int:
         """Tokens a translation may have: some times its source's, at most `max_length` and the model's own end."""
@@ -78,6 +88,4 @@ def _drawn(settings: DecodingConfig, beam: int | None, n_best: int) -> DecodingC
     """The settings where candidates are drawn: as many rows of a sentence stand side by side as a beam of n_best has."""
     if beam is not None:
         raise DecodingError(f"beam was given {beam} beside sampling, but a beam is not drawn; leave one of them out")
-    if n_best < 1:
-        raise DecodingError(f"n_best is {n_best}, but it counts candidates to draw; give 1 or more")
     return settings.replace(beam=n_best)

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from itertools import islice, repeat
 from typing import Any
 
 from pellucid.config import END_ID
 from pellucid.config.settings import known
+from pellucid.decoding.phrases import contains
 from pellucid.decoding.rules import Rules
 from pellucid.decoding.saying import begins_anywhere, says
 from pellucid.errors import DecodingError
@@ -47,7 +49,8 @@ class Wording:
             raise DecodingError(f"prefix was given {self.prefix!r}, but it is text; give a string")
         for name in ("forced", "forbidden"):
             phrases = getattr(self, name)
-            if isinstance(phrases, str) or not all(isinstance(phrase, str) and phrase.strip() for phrase in phrases):
+            is_row = isinstance(phrases, Sequence) and not isinstance(phrases, str)
+            if not is_row or not all(isinstance(phrase, str) and phrase.strip() for phrase in phrases):
                 raise DecodingError(
                     f"{name} was given {phrases!r}, but it takes phrases; give a list of texts, none blank"
                 )
@@ -96,13 +99,17 @@ class Wording:
         Raises:
             DecodingError: the tokenizer cannot spell a phrase, or one rule contradicts another.
         """
+        prefix = _said(tokenizer, self.prefix) if begins and self.prefix else ()
+        forced = tuple(_running(tokenizer, _said(tokenizer, phrase), phrase) for phrase in self.forced)
+        # pieces of a longer word that is to be said ("Katz" in "Katzen") are left to the look at the text
+        every = (ids for phrase in self.forbidden for ids in spellings(tokenizer, phrase))
         return Rules(
             min_length=self.min_length,
             no_repeat_ngram=self.no_repeat_ngram,
             repetition_penalty=self.repetition_penalty,
-            prefix=_said(tokenizer, self.prefix) if begins and self.prefix else (),
-            forced=tuple(_running(tokenizer, _said(tokenizer, phrase), phrase) for phrase in self.forced),
-            forbidden=tuple(ids for phrase in self.forbidden for ids in spellings(tokenizer, phrase)),
+            prefix=prefix,
+            forced=forced,
+            forbidden=tuple(ids for ids in every if not any(contains(said, ids) for said in (prefix, *forced))),
         )
 
 
@@ -127,7 +134,8 @@ def _running(tokenizer: Tokenizer, ids: tuple[int, ...], phrase: str) -> tuple[i
     return next((way for way in spellings(tokenizer, phrase) if not names[way[0]].startswith(SPACE)), ids)
 
 
-def spellings(tokenizer: Tokenizer, phrase: str) -> list[tuple[int, ...]]:
+@lru_cache(maxsize=4096)
+def spellings(tokenizer: Tokenizer, phrase: str) -> tuple[tuple[int, ...], ...]:
     """Ways to spell a phrase in pieces of the vocabulary; the tokenizer's own way first.
 
     A space stands before it, and, where it begins with a sign or in a script that puts no space between words, none.
@@ -135,21 +143,35 @@ def spellings(tokenizer: Tokenizer, phrase: str) -> list[tuple[int, ...]]:
     """
     own = tuple(tokenizer.encode(phrase))
     names = tokenizer.names()
-    by_piece = {piece: token for token, piece in enumerate(names) if token > END_ID}
-    longest = max(map(len, by_piece))
-
-    def ways(text: str, start: int = 0) -> Iterator[tuple[int, ...]]:
-        if start == len(text):
-            yield ()
-        for end in range(min(len(text), start + longest), start, -1):
-            if (token := by_piece.get(text[start:end])) is not None:
-                for rest in ways(text, end):
-                    yield (token, *rest)
-
     text = "".join(names[token] for token in own)
     first = phrase.strip()[:1]
     texts = [text, text.removeprefix(SPACE)] if begins_anywhere(first) or not first.isalnum() else [text]
-    return list(dict.fromkeys([own, *(way for text in texts for way in islice(ways(text), MANY))])) if own else []
+    every = (way for text in texts for way in islice(_ways(text, _by_piece(tokenizer)), MANY))
+    return tuple(dict.fromkeys([own, *every])) if own else ()
+
+
+@lru_cache(maxsize=8)
+def _by_piece(tokenizer: Tokenizer) -> Mapping[str, int]:
+    """The id of each piece that can be said."""
+    return {piece: token for token, piece in enumerate(tokenizer.names()) if token > END_ID}
+
+
+def _ways(text: str, by_piece: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
+    """The rows of pieces that make up a text, those with longer pieces at the beginning first."""
+    longest = max(map(len, by_piece))
+    # At each place the pieces behind which the rest of the text can be spelled: no way is begun that has no end.
+    following: list[list[tuple[int, int]]] = [[] for _ in text]
+    for start in reversed(range(len(text))):
+        for end in range(min(len(text), start + longest), start, -1):
+            if (end == len(text) or following[end]) and (token := by_piece.get(text[start:end])) is not None:
+                following[start].append((end, token))
+    begun: list[tuple[int, tuple[int, ...]]] = [(0, ())]
+    while begun:
+        start, said = begun.pop()
+        if start == len(text):
+            yield said
+        else:
+            begun += [(end, (*said, token)) for end, token in reversed(following[start])]
 
 
 def wordings(

@@ -15,7 +15,10 @@ from pellucid.text.corpus import read_lines
 __all__ = ["options_from", "rules_from", "rules_in"]
 
 TEXTS, PHRASES = ("prefix",), ("forced", "forbidden")
-OPTIONS = ("max_length", "length_rule", "too_long", "groups", "diversity", "alternatives")
+OPTIONS = (
+    "max_length", "length_ratio", "length_extra", "length_rule", "too_long", "groups", "diversity", "alternatives"
+)  # fmt: skip
+FRACTIONS = ("length_ratio", "diversity")
 
 
 def rules_from(given: Sequence[str]) -> dict[str, Any]:
@@ -49,7 +52,7 @@ def options_from(given: Sequence[str]) -> dict[str, Any]:
     """
     pairs = [_pair("--set", one, OPTIONS, "max_length=90") for one in given]
     options = {name: value if name in ("length_rule", "too_long") else _number(name, value) for name, value in pairs}
-    return {name: float(value) if name == "diversity" else value for name, value in options.items()}
+    return {name: float(value) if name in FRACTIONS else value for name, value in options.items()}
 
 
 def _pair(option: str, given: str, names: Sequence[str], example: str) -> tuple[str, str]:

@@ -111,7 +111,13 @@ def verify(run: Path, folder: Path, to: str, precision: str, lines: Sequence[str
         if to == "onnx"
         else CTranslate2Engine(folder, *sides, precision, most_tokens=places)
     )
-    theirs = Translator(engine, *sides, opened.config.decoding)
+    settings = opened.config.decoding
+    settings = settings.replace(
+        max_source_length=min(settings.max_source_length or places, places),
+        max_length=min(settings.max_length or places, places),
+    )
+    ours.settings, theirs = settings, Translator(engine, *sides, settings)
+    lines = [line for line in lines if len(opened.source_tokenizer.encode(line)) < places]  # others are split
     one, other = ours.translate(lines, beam=1), theirs.translate(lines, beam=1)
     others = [
         number for number, pair in enumerate(zip(one, other, strict=True), start=1) if pair[0].tokens != pair[1].tokens

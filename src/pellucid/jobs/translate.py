@@ -35,7 +35,7 @@ def translations(
     seed: int | None = None,
     rules: Mapping[str, Any] | Iterable[Mapping[str, Any]] | None = None,
     options: Mapping[str, Any] | None = None,
-    precision: str = "float32",
+    precision: str | None = None,
 ) -> Iterator[Translation]:
     """Translate lines lazily with the best weights of a run.
 
@@ -55,10 +55,10 @@ def evaluate(
     source: Path,
     reference: Path,
     *,
-    beam: int | None = None,
-    length_penalty: float | None = None,
+    search: Mapping[str, Any] | None = None,
     target_language: str | None = None,
     device: str = "auto",
+    precision: str | None = None,
     note: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Evaluation:
     """Translate a file and compare it with its reference.
@@ -67,10 +67,10 @@ def evaluate(
         run: the run folder.
         source: lines to translate.
         reference: what they should become.
-        beam: hypotheses side by side; None takes the run's.
-        length_penalty: exponent of the length normaliser; None takes the run's.
+        search: settings of `translate` instead of the run's, by name: `dict(beam=1)`.
         target_language: chooses how BLEU cuts words; None takes the run's data.target_language.
         device: where to compute.
+        precision: the numbers to compute in; None takes float32, or what an export was written in.
         note: is given, after each line, how many are translated, and how many there are.
 
     Raises:
@@ -83,19 +83,23 @@ def evaluate(
         target_language = Run.open(run).config.data.target_language
     bleu_for(target_language)  # a word cutter that is missing shows before the work, not after it
     found: list[str] = []
-    for translation in load(run, device).translate_lines(sources, beam=beam, length_penalty=length_penalty):
+    translator = load(run, device, precision=precision)  # type: ignore[arg-type] # load refuses another
+    for translation in translator.translate_lines(sources, **(search or {})):
         found.append(translation.text)
         note(len(found), len(sources))
     return Evaluation(score_corpus(found, references, target_language), tuple(found))
 
 
-def pair_scores(run: Path, source: Path, target: Path, device: str = "auto") -> list[float]:
+def pair_scores(
+    run: Path, source: Path, target: Path, device: str = "auto", precision: str | None = None
+) -> list[float]:
     """The log-probability of each target line given its source line, in nats, the end mark counted.
 
     Raises:
         TextError: the two files do not have the same number of lines.
     """
-    return load(run, device).score(*_matched(source, target))
+    translator = load(run, device, precision=precision)  # type: ignore[arg-type] # load refuses another
+    return translator.score(*_matched(source, target))
 
 
 def _matched(one: Path, other: Path) -> tuple[list[str], list[str]]:

@@ -24,7 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from pellucid.config import BEGIN_ID, END_ID, PAD_ID, DecodingConfig, ModelConfig
+from pellucid.decoding.ctranslate2 import CTranslate2Engine
 from pellucid.decoding.engines import ModelEngine, ModelState
+from pellucid.decoding.rules import Rules
 from pellucid.decoding.wish import Wish
 from pellucid.model import Transformer
 from pellucid.model.positions import Sinusoidal
@@ -83,6 +85,18 @@ def by_ctranslate2(folder: Path, numbers: str, threads: int) -> Way:
         return translator.translate_batch(
             words, beam_size=beam, max_decoding_length=length, min_decoding_length=length, return_scores=True
         )
+
+    return translate
+
+
+def through_ours(folder: Path, numbers: str, threads: int) -> Way:
+    """CTranslate2 behind our interface: from ids to hypotheses, as `load(FOLDER).translate` calls it."""
+    names: Any = Names()
+    engine = CTranslate2Engine(folder, names, names, numbers, threads=threads)
+
+    def translate(batch: Batch, beam: int, length: int) -> object:
+        rules = [Rules(min_length=length + 1)] * len(batch.source_lengths)  # so that no end mark shortens them
+        return engine.search(batch, [length] * len(rules), Wish(DecodingConfig(beam=beam)), rules)
 
     return translate
 
@@ -181,6 +195,7 @@ def contestants(config: ModelConfig, folder: Path, threads: int) -> dict[str, Wa
         to_ctranslate2(model, Names(), Names(), folder / "ct2")  # type: ignore[arg-type] # names are all it asks for
         for numbers in ("float32", "int8"):
             found[f"CTranslate2 {numbers}"] = by_ctranslate2(folder / "ct2", numbers, threads)
+            found[f"CTranslate2 by ours, {numbers}"] = through_ours(folder / "ct2", numbers, threads)
     if importlib.util.find_spec("transformers"):
         found["Hugging Face Marian"] = by_marian(config)
     found["nn.Transformer, no cache"] = Plain(config).eval().translate

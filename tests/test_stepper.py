@@ -97,6 +97,20 @@ def test_the_past_outgrows_its_block() -> None:
     follow(tiny_run.model(positions="rotary"), [[0, 0, 1, 2], *([[1, 0, 2, 3]] * (BLOCK + 3))])
 
 
+@pytest.mark.parametrize("positions", SCHEMES)
+def test_slots_that_no_row_comes_from_stay_behind(positions: str) -> None:
+    """Two rows of a sentence part at every step, and one of them always dies; sentences leave later."""
+    model = tiny_run.model(positions=positions)
+    parting = [[0, 0, 1, 2, 2, 2], *([[0, 0, 2, 3, 3, 5]] * (5 * BLOCK)), [1, 0, 2, 4], [3, 2, 3, 0]]
+    follow(model, [*parting, *([[0, 0, 2, 3]] * BLOCK)])
+    engine, state, _ = begun(model)
+    for rows in parting:
+        _, state = engine.step(torch.full((len(state.source_lengths),), 9), state)
+        state = state.select(torch.tensor(rows))
+    assert state.past.length == len(parting)
+    assert state.past.used <= len(parting) + 5 * BLOCK  # and not 3 slots a step
+
+
 def test_states_that_share_a_past_do_not_write_over_each_other() -> None:
     engine, state, _ = begun(tiny_run.model())
     _, state = engine.step(torch.full((SENTENCES,), BEGIN_ID), state)

@@ -221,7 +221,8 @@ class Stepper:
         hidden = past.hidden(dtype)
         bias = self._positions.bias(1, at + 1, at)
         if bias is not None:
-            scores = bias.scores(1, at + 1, at)[..., torch.tensor(past.steps, device=past.grid.device)].to(dtype)
+            told = bias.scores(1, at + 1, at)[0, :, 0].to(dtype)
+            scores = told[:, past.steps()].transpose(0, 1)[:, :, None]
             hidden = scores if hidden is None else hidden + scores
         if hidden is None:
             return None

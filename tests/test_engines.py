@@ -4,10 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from torch import Tensor
 
 import tiny_run
+from pellucid import check
 from pellucid.config import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 from pellucid.decoding.engines import ModelEngine, ModelState
+from pellucid.decoding.precision import Precision
 from pellucid.errors import PositionError
 from pellucid.text.batch import Batch, Example, collate
 
@@ -43,6 +46,31 @@ def test_step_t_is_row_t_of_training(norm: str, positions: str) -> None:
         torch.testing.assert_close(log_probs[real][:, words], whole[real, step][:, words], rtol=0, atol=1e-12)
         assert torch.isneginf(log_probs[:, MARKS]).all()
         assert torch.isfinite(log_probs[:, END_ID]).all()
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi", "t5"])
+def test_the_check_of_batches_finds_nothing(positions: str, precision: Precision) -> None:
+    """Whatever stands beside a sentence, and however much padding behind it."""
+    model = tiny_run.model(positions=positions)
+    engine = ModelEngine(model if precision == "float32" else model.float(), precision)
+
+    def steps(source: Tensor, target: Tensor, lengths: Sequence[int] | None = None) -> Tensor:
+        state = engine.begin(source, (source.shape[1],) * len(source) if lengths is None else tuple(lengths))
+        rows = []
+        for ids in target.T:
+            log_probs, state = engine.step(ids, state)
+            rows.append(log_probs[:, BEGIN_ID + 1 :])
+        return torch.stack(rows, dim=1).clone()
+
+    source, target = torch.randint(4, WORDS, (3, SOURCE)), torch.randint(4, WORDS, (3, TARGET))
+    # of states that differ in their last bit, one may be rounded to the next of 8 bits
+    tolerance = None if precision == "float32" else 0.02
+    report = check.batching(
+        steps, source, target, lengths=((SOURCE, 3, 2), None), tolerance=tolerance,
+        call=lambda run, source, target, lengths=None, _=None: run(source, target, lengths),
+    )  # fmt: skip
+    assert report, str(report)
 
 
 def test_a_step_leaves_the_state_it_was_given() -> None:

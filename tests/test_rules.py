@@ -259,6 +259,12 @@ def test_a_group_avoids_what_the_one_before_it_chose() -> None:
         assert one.log_prob == pytest.approx(total)  # the penalty chooses, and is not counted
 
 
+def test_a_long_phrase_is_forbidden_at_its_last_token_alone() -> None:
+    rules = Rules(forbidden=((1, 2, 3), (2, 5), (4,)))
+    told = {(1,): {4}, (1, 2): {3, 4, 5}, (2, 2): {4, 5}, (3, 1, 2): {3, 4, 5}, (1, 2, 2): {4, 5}, (): {4}}
+    assert {ids: rules.banned(ids, END) for ids in told} == told
+
+
 def test_of_equals_the_first_group_s_stands_first() -> None:
     """So that the best is the same however many are asked for."""
     even = [[1, 1, 1, 1]] * 7

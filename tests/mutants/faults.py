@@ -793,8 +793,8 @@ DECODING = [
     Fault(
         "a state writes over another's past",
         "decoding/past.py",
-        "if room.used != used or used + width",
-        "if used + width",
+        "if self.room.used != self.used or self.used + width",
+        "if self.used + width",
         "test_stepper.py::test_states_that_share_a_past_do_not_write_over_each_other",
     ),
     Fault(
@@ -887,6 +887,55 @@ DECODING = [
         "_linear(spec.linear[1], attention.key, attention.value)",
         "_linear(spec.linear[1], attention.value, attention.key)",
         "test_ctranslate2.py::test_an_export_says_what_the_model_says",
+    ),
+    Fault(
+        "slots that moved forget at which step they were written",
+        "decoding/past.py",
+        "self.steps().expand(self.grid.count, -1).gather(1, kept)",
+        "self.steps().expand(self.grid.count, -1)[:, : kept.shape[1]]",
+        "test_stepper.py::test_slots_that_no_row_comes_from_stay_behind",
+    ),
+    Fault(
+        "rows see other slots once these have moved",
+        "decoding/past.py",
+        "seen=self.seen.gather(1, kept[rows])",
+        "seen=self.seen[:, : kept.shape[1]]",
+        "test_stepper.py::test_slots_that_no_row_comes_from_stay_behind",
+    ),
+    Fault(
+        "what is forbidden may be said behind a sign",
+        "decoding/forbidden.py",
+        "if rules is None or not runs:",
+        "if rules is None or runs is not None:",
+        "test_forbidden.py::test_a_phrase_behind_a_sign_is_searched_around",
+    ),
+    Fault(
+        "other candidates say what is forbidden",
+        "decoding/forbidden.py",
+        "for one in others if not any(says(one.text, phrase) for phrase in phrases)",
+        "for one in others",
+        "test_forbidden.py::test_other_candidates_that_say_it_are_left_out",
+    ),
+    Fault(
+        "a forbidden phrase is looked for behind its first token",
+        "decoding/rules.py",
+        "phrase[-2] if len(phrase) > 1",
+        "phrase[0] if len(phrase) > 1",
+        "test_rules.py::test_a_long_phrase_is_forbidden_at_its_last_token_alone",
+    ),
+    Fault(
+        "parts of a line are drawn alike",
+        "decoding/units.py",
+        "self.number + (self.part << 32)",
+        "self.number",
+        "test_wording.py::test_parts_of_a_line_are_drawn_apart",
+    ),
+    Fault(
+        "a score of greedy search leaves the penalty out",
+        "decoding/hypotheses.py",
+        "score=hypothesis.score / length_normaliser",
+        "score=hypothesis.log_prob / length_normaliser",
+        "test_wording.py::test_scores_count_the_penalty_however_a_sentence_was_found",
     ),
 ]
 

@@ -165,6 +165,23 @@ def test_long_lines_are_read_and_scored_to_their_end(tmp_path: Path) -> None:
         theirs.score(["book " * 1400], ["eine"])
 
 
+@pytest.mark.parametrize("places", [6, 9, 23])
+def test_learned_positions_that_a_translation_fills_are_no_reason_either(tmp_path: Path, places: int) -> None:
+    run = tiny_run.write_run(tmp_path / "run", positions="learned", max_positions=places)
+    assert export(run, "ctranslate2", tmp_path / "out").others == ()
+
+
+def test_an_export_is_compared_on_a_line_at_least(tmp_path: Path) -> None:
+    run = tiny_run.write_run(tmp_path / "run")
+    with pytest.raises(
+        RunError, match="none of the 2 lines can be compared: they are blank, or longer than 1024 tokens"
+    ):
+        export(run, "ctranslate2", tmp_path / "out", lines=["cat " * 600, " "])
+    assert not (tmp_path / "out").exists()
+    verified = export(run, "ctranslate2", tmp_path / "out", lines=["", "the cat"])
+    assert verified.lines == 1
+
+
 def test_lines_longer_than_the_export_s_positions_are_no_reason_to_refuse_it(tmp_path: Path) -> None:
     run = tiny_run.write_run(tmp_path / "run")
     verified = export(run, "ctranslate2", tmp_path / "out", lines=["cat " * 600, "the cat"])

@@ -104,6 +104,13 @@ QUOTED = {"▁": 0.9, "<0x22>": 0.9, "Wa": 0.9, "nd": 0.9, "<0x2E>": 0.9, "</s>"
         ("12 cm", "2", False),
         (f"{DOG}{CAT}{RAIN}", CAT, True),
         (f"Wand{CAT}", CAT, True),
+        ("\u0915\u0940\u092e\u0924", "\u0915\u0940", False),  # a word of Hindi that only begins so
+        ("\u092f\u0939 \u0915\u0940", "\u0915\u0940", True),
+        ("cafe\u0301", "cafe", False),  # an accent of its own
+        ("Wan\u00adde", "Wan", False),
+        ("die Wandern", "Wand ", False),
+        ("ban an an", "an an", True),
+        ("an", " ", False),
     ],
 )
 def test_a_phrase_is_said_in_words_of_its_own(text: str, phrase: str, expected: bool) -> None:
@@ -115,6 +122,22 @@ def test_words_are_whole_words(words: list[str], phrase: str) -> None:
     wanted = phrase.split()
     runs = [words[place : place + len(wanted)] for place in range(len(words))]
     assert says(" ".join(words), phrase) is (wanted in runs)
+
+
+def test_many_phrases_are_looked_for_without_a_pattern_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patterns of many phrases would be made anew for each text: Python keeps 512."""
+    made: list[str] = []
+    compiled = re.compile
+
+    def counted(pattern: str, *rest: int) -> re.Pattern[str]:
+        made.append(pattern)
+        return compiled(pattern, *rest)
+
+    monkeypatch.setattr(re, "compile", counted)
+    assert [phrase for phrase in (f"word{number}" for number in range(999)) if says("a word77 here", phrase)] == [
+        "word77"
+    ]
+    assert made == ["word7", "word77"]
 
 
 def test_scripts_without_spaces_are_known() -> None:
@@ -211,6 +234,7 @@ def test_one_wording_has_one_row_of_rules_and_each_limit_is_looked_at() -> None:
 def test_rules_without_a_line_are_told() -> None:
     with pytest.raises(DecodingError, match=r"^line 2 has rules, but is not there; give as many as lines"):
         tiny_run.translator().translate(["cat"], rules=[{}, {"prefix": "die"}])
+    assert len(tiny_run.translator().translate(["cat"], rules=[{}, {}, {}])) == 1  # a file that ends with blank lines
 
 
 def test_a_sign_is_spelled_with_and_without_a_space_before_it() -> None:

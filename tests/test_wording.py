@@ -269,11 +269,27 @@ def test_parts_fit_and_together_are_the_line(line: str, most: int) -> None:
         ),
         ("aaaaaaa bb", 4, ["aaaa", "aaa", "bb"]),
         ("Am 12. Mai kam Dr. Weiss. Um 5 p.m. ging er.", 25, ["Am 12. Mai kam Dr. Weiss.", "Um 5 p.m. ging er."]),
+        ("ab\u064b\u061f \u0646\u0639\u0645 x", 6, ["ab\u064b\u061f", "\u0646\u0639\u0645 x"]),
+        ("ka \u0915\u0940\u0964 \u0939 ya \u0939\u0964", 8, ["ka \u0915\u0940\u0964", "\u0939 ya \u0939\u0964"]),
+        ("e\u0301e\u0301e\u0301", 3, ["e\u0301", "e\u0301", "e\u0301"]),
+        ("\u0301\u0301\u0301", 2, ["\u0301\u0301", "\u0301"]),
         ("He said no. so she left. Then it was.", 24, ["He said no. so she left.", "Then it was."]),
     ],
 )
 def test_a_line_is_cut_where_a_reader_would_pause(line: str, most: int, parts: list[str]) -> None:
     assert [part.text for part in parts_of(line, lambda text: len(text) <= most)] == parts
+
+
+def test_a_long_line_is_cut_with_few_looks_at_its_length() -> None:
+    looks: list[int] = []
+
+    def fits(text: str) -> bool:
+        looks.append(len(text))
+        return len(text) <= 2000
+
+    parts = parts_of(" ".join(["word"] * 3000), fits)
+    assert [len(part.text) for part in parts[:-1]] == [1999] * (len(parts) - 1)
+    assert len(looks) < 40 * len(parts)  # and not one for each word
 
 
 def test_a_letter_that_is_too_long_by_itself_is_told() -> None:
@@ -385,6 +401,13 @@ def test_a_shortened_line_is_told_of_in_one_sentence(shell: Shell, tmp_path: Pat
         ("--set diversity=5", "diversity was given 5.0, but it is between groups; add groups=2"),
         ("--rule no_repeat_ngram=2.5", "no_repeat_ngram was given 2.5"),
         ("--rules types.jsonl", "min_length was given '4'"),
+        ("--rules twice.jsonl", "twice.jsonl, line 1: no JSON ('prefix' stands there twice)"),
+        ("--rules deep.jsonl", "deep.jsonl, line 1: no JSON"),
+        ("--rules digits.jsonl", "digits.jsonl, line 1: no JSON"),
+        ("--rule prefix=die --rule prefix=eine", "--rule was given prefix twice"),
+        ("--rule prefix=", "--rule was given 'prefix=', which says nothing"),
+        ("--set max_length=3 --set max_length=30", "--set was given max_length twice"),
+        ("--rule repetition_penalty=1e300", "repetition_penalty was given 1e+300"),
     ],
 )
 def test_bad_options_cost_one_sentence_and_status_2(
@@ -393,6 +416,12 @@ def test_bad_options_cost_one_sentence_and_status_2(
     tiny_run.write_run(tmp_path / "run")
     (tmp_path / "rules.jsonl").write_text('{"prefix": "die"}\n{prefix\n', encoding="utf-8")
     (tmp_path / "types.jsonl").write_text('{"min_length": "4"}\n{}\n', encoding="utf-8")
+    for name, line in {
+        "twice": '{"prefix": "die", "prefix": "eine"}',
+        "deep": "[" * 100_000,
+        "digits": f'{{"min_length": {"9" * 5000}}}',
+    }.items():
+        (tmp_path / f"{name}.jsonl").write_text(f"{line}\n\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     ended = shell("translate", "run", *options.split(), stdin=b"the cat\na window\n")
     assert ended.status == 2, ended.err

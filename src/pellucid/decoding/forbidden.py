@@ -1,6 +1,5 @@
 """Phrases that a translation must not say, looked for in its text: what no list of spellings can promise."""
 
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -8,7 +7,7 @@ from dataclasses import replace
 from pellucid.decoding.engines import Engine
 from pellucid.decoding.hypotheses import Hypothesis
 from pellucid.decoding.phrases import Phrase
-from pellucid.decoding.saying import pattern, says
+from pellucid.decoding.saying import places, says
 from pellucid.decoding.translation import Candidate
 from pellucid.decoding.units import Unit
 from pellucid.decoding.wish import Wish
@@ -48,13 +47,13 @@ def silenced(engine: Engine, unit: Unit, found: list[Hypothesis], wish: Wish, to
 def _runs(tokenizer: Tokenizer, ids: Phrase, phrases: Sequence[str], *, before: bool) -> Iterator[Phrase]:
     """The pieces that say phrases, each run of them with the piece before it if that is wanted."""
     text = tokenizer.decode(ids)
-    matches = [match for phrase in phrases for match in re.finditer(pattern(phrase), text)]
-    if not matches:
+    found = [place for phrase in phrases for place in places(text, phrase)]
+    if not found:
         return
     said = [tokenizer.decode(ids[:size]) for size in range(len(ids) + 1)]
-    for match in matches:
-        start = max(size for size, own in enumerate(said) if len(own) <= match.start() and text.startswith(own))
-        end = next(size for size, own in enumerate(said) if own[: match.end()] == text[: match.end()])
+    for begins, ends in found:
+        start = max(size for size, own in enumerate(said) if len(own) <= begins and text.startswith(own))
+        end = next(size for size, own in enumerate(said) if own[:ends] == text[:ends])
         yield ids[max(start - before, 0) : end]
 
 

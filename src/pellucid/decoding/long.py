@@ -1,6 +1,7 @@
 """Lines that are longer than a model reads: cut into parts that it does read, where a reader would pause."""
 
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,12 +10,13 @@ __all__ = ["Part", "parts_of"]
 # A full stop ends no sentence behind one letter ("p.m."), a number of two digits ("12. Mai") or a title ("Dr."), nor does
 # any mark before a small letter.
 STOP = r"(?<=\.)(?<!\b\w\.)(?<!\b\d\d\.)(?<!\b[A-Z][a-z]\.)"
+JOINER = "\u200d"
 SMALL = "a-z\u00df-\u00f6\u00f8-\u00ff\u03b1-\u03c9\u0430-\u045f"
 
 # Where a line may be cut, the better places first: behind the end of a sentence, behind a clause, at a space.
 PAUSES = (
-    re.compile(rf"(?:{STOP}|(?<=[!?…]))[\"'”’»)\]]*\s+(?=[^\s{SMALL}])|(?<=[。！？])[」』”’）]*\s*"),
-    re.compile(r"(?<=[,;:–—])\s+|(?<=[，；：、])\s*"),
+    re.compile(rf"(?:{STOP}|(?<=[!?…।॥؟۔։።]))[\"'”’»)\]]*\s+(?=[^\s{SMALL}])|(?<=[。！？])[」』”’）]*\s*"),
+    re.compile(r"(?<=[,;:–—،؛])\s+|(?<=[，；：、])\s*"),
     re.compile(r"\s+"),
 )
 
@@ -45,15 +47,38 @@ def _parts(text: str, joint: str, fits: Callable[[str], bool], pauses: Sequence[
         return [Part(text, joint)]
     if not pauses:
         return _letters(text, joint, fits)
-    found: list[Part] = []
-    for piece, gap in _pieces(text, pauses[0]):
-        gap = joint if not found else gap
-        joined = f"{found[-1].text}{gap}{piece}" if found else ""
-        if found and fits(joined):
-            found[-1] = Part(joined, found[-1].joint)
+    pieces, found, at = _pieces(text, pauses[0]), list[Part](), 0
+    while at < len(pieces):
+        size = _reach(found[-1].text, pieces[at:], fits) if found else 0
+        if size:
+            found[-1] = Part(_joined(found[-1].text, pieces[at : at + size]), found[-1].joint)
         else:
-            found += _parts(piece, " " if found and gap else gap, fits, pauses[1:])
+            (piece, gap), size = pieces[at], 1
+            found += _parts(piece, (gap and " ") if found else joint, fits, pauses[1:])
+        at += size
     return found
+
+
+def _joined(text: str, pieces: Sequence[tuple[str, str]]) -> str:
+    """A text with pieces behind it, each with the space before it."""
+    return text + "".join(f"{gap}{piece}" for piece, gap in pieces)
+
+
+def _reach(text: str, pieces: Sequence[tuple[str, str]], fits: Callable[[str], bool]) -> int:
+    """How many of the pieces fit behind a text."""
+    return _most(len(pieces), lambda size: fits(_joined(text, pieces[:size])))
+
+
+def _most(limit: int, fits: Callable[[int], bool]) -> int:
+    """The largest size up to `limit` that fits, 0 where none does: looked for in steps that double, then halve."""
+    size, over = 0, 1
+    while over <= limit and fits(over):
+        size, over = over, 2 * over
+    over = min(over, limit + 1)
+    while over - size > 1:
+        middle = (size + over) // 2
+        size, over = (middle, over) if fits(middle) else (size, middle)
+    return size
 
 
 def _pieces(text: str, pause: re.Pattern[str]) -> list[tuple[str, str]]:
@@ -72,16 +97,18 @@ def _pieces(text: str, pause: re.Pattern[str]) -> list[tuple[str, str]]:
 
 
 def _letters(text: str, joint: str, fits: Callable[[str], bool]) -> list[Part]:
-    """Parts of one long word, each as long as fits."""
+    """Parts of one long word, each as long as fits; marks stay with their letters where they can."""
     found: list[Part] = []
     while text:
-        size, over = 1, 2  # so many letters fit, and so many do not
-        while over <= len(text) and fits(text[:over]):
-            size, over = over, 2 * over
-        over = min(over, len(text) + 1)
-        while over - size > 1:
-            middle = (size + over) // 2
-            size, over = (middle, over) if fits(text[:middle]) else (size, middle)
+        size = whole = max(_reach("", [(letter, "") for letter in text], fits), 1)
+        while size and _goes_on(text[size - 1 : size + 1]):
+            size -= 1
+        size = size or whole
         found.append(Part(text[:size], joint))
         text, joint = text[size:], ""
     return found
+
+
+def _goes_on(pair: str) -> bool:
+    """Whether the second of two characters is a mark on the first, or joined to it."""
+    return len(pair) == 2 and (JOINER in pair or unicodedata.category(pair[1])[0] == "M")

@@ -1,7 +1,5 @@
 """What counts as a number in what a user gives: True is none, and 2.0 counts nothing."""
 
-import math
-
 from pellucid.errors import DecodingError
 
 __all__ = ["is_number", "is_whole", "require_number", "require_whole"]
@@ -27,11 +25,11 @@ def require_whole(name: str, value: object, least: int, what: str) -> None:
         raise DecodingError(f"{name} was given {value!r}, but {what}; give a whole number from {least} up")
 
 
-def require_number(name: str, value: object, least: float | int, what: str) -> None:
-    """Refuse what is no finite number from `least` up.
+def require_number(name: str, value: object, least: float | int, most: float | int, what: str) -> None:
+    """Refuse what is no number from `least` to `most`.
 
     Raises:
         DecodingError: it is not.
     """
-    if not (isinstance(value, int | float) and is_number(value) and least <= value < math.inf):
-        raise DecodingError(f"{name} was given {value!r}, but {what}; give a number from {least:g} up")
+    if not (isinstance(value, int | float) and is_number(value) and least <= value <= most):
+        raise DecodingError(f"{name} was given {value!r}, but {what}; give a number from {least:g} to {most:g}")

@@ -15,6 +15,7 @@ from pellucid.errors import DecodingError
 
 __all__ = ["Rules", "ruled", "rules_of"]
 
+MOST = 1e6  # of a repetition penalty: far beyond any use, and far below where float32 ends
 ALONE = -1  # where forbidden phrases of one token stand among those that are found by their last token but one
 
 
@@ -53,7 +54,11 @@ class Rules:
         require_whole("min_length", self.min_length, 1, "it counts tokens, the end mark too")
         require_whole("no_repeat_ngram", self.no_repeat_ngram, 0, "it is a length, or 0 for none")
         require_number(
-            "repetition_penalty", self.repetition_penalty, 1, "it lowers what was said already, and 1 does nothing"
+            "repetition_penalty",
+            self.repetition_penalty,
+            1,
+            MOST,
+            "it lowers what was said already, and 1 does nothing",
         )
         for kind, phrases in (("forced", self.forced), ("forbidden", self.forbidden)):
             if not all(phrases):

@@ -170,8 +170,10 @@ class Translator:
                 raise DecodingError(f"line {read + len(own) + 1} has no rules; give as many as lines, or one for all")
             yield from self._window(units_of(window, own, read, wish, self._sides), window, wish, attention)
             read += len(window)
-        if not isinstance(each, repeat) and next(each, None) is not None:
-            raise DecodingError(f"line {read + 1} has rules, but is not there; give as many as lines, or one for all")
+        rest = () if isinstance(each, repeat) else islice(each, READ_AHEAD)
+        for number, one in enumerate(rest, start=read + 1):
+            if one != Wording():
+                raise DecodingError(f"line {number} has rules, but is not there; give as many as lines, or one for all")
 
     @property
     def _sides(self) -> Sides:

@@ -34,9 +34,12 @@ def rules_from(given: Sequence[str]) -> dict[str, Any]:
     rules: dict[str, Any] = {}
     for one in given:
         name, value = _pair("--rule", one, names, "prefix=Das")
+        if not value.strip():
+            raise DecodingError(f"--rule was given '{one}', which says nothing; write {name}=VALUE, or leave it out")
         if name in PHRASES:
             rules.setdefault(name, []).append(value)
         else:
+            _once("--rule", name, rules)
             rules[name] = value if name in TEXTS else _number(name, value)
     return rules
 
@@ -50,9 +53,19 @@ def options_from(given: Sequence[str]) -> dict[str, Any]:
     >>> options_from(["max_length=90", "length_rule=power"])
     {'max_length': 90, 'length_rule': 'power'}
     """
-    pairs = [_pair("--set", one, OPTIONS, "max_length=90") for one in given]
-    options = {name: value if name in ("length_rule", "too_long") else _number(name, value) for name, value in pairs}
-    return {name: float(value) if name in FRACTIONS else value for name, value in options.items()}
+    options: dict[str, Any] = {}
+    for one in given:
+        name, value = _pair("--set", one, OPTIONS, "max_length=90")
+        _once("--set", name, options)
+        options[name] = value if name in ("length_rule", "too_long") else _number(name, value)
+        if name in FRACTIONS:
+            options[name] = float(options[name])
+    return options
+
+
+def _once(option: str, name: str, given: Mapping[str, Any]) -> None:
+    if name in given:
+        raise DecodingError(f"{option} was given {name} twice; give it once")
 
 
 def _pair(option: str, given: str, names: Sequence[str], example: str) -> tuple[str, str]:
@@ -82,9 +95,19 @@ def rules_in(file: Path) -> Iterator[Mapping[str, Any]]:
     """
     for number, line in enumerate(read_lines(file), start=1):
         try:
-            rules = json.loads(line) if line.strip() else {}
-        except json.JSONDecodeError as error:
-            raise TextError(f'{file}, line {number}: no JSON ({error.msg}); write {{"prefix": "Das"}}') from None
+            rules = json.loads(line, object_pairs_hook=_object) if line.strip() else {}
+        except (ValueError, RecursionError, DecodingError) as error:  # too many digits are a ValueError
+            told = getattr(error, "msg", error)
+            raise TextError(f'{file}, line {number}: no JSON ({told}); write {{"prefix": "Das"}}') from None
         if not isinstance(rules, dict):
             raise TextError(f'{file}, line {number}: {line[:40]} is no JSON object; write {{"prefix": "Das"}}')
         yield rules
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, in which no name stands twice."""
+    names = [name for name, _ in pairs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DecodingError(f"'{twice}' stands there twice")
+    return dict(pairs)

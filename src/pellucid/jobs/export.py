@@ -17,6 +17,7 @@ from pellucid.interop.ctranslate2 import to_ctranslate2
 from pellucid.interop.onnx import to_onnx
 from pellucid.model import Transformer
 from pellucid.run import Run, load_weights
+from pellucid.text.tokenizer import Tokenizer
 
 __all__ = ["Verified", "export"]
 
@@ -117,11 +118,35 @@ def verify(run: Path, folder: Path, to: str, precision: str, lines: Sequence[str
         max_length=min(settings.max_length or places, places),
     )
     ours.settings, theirs = settings, Translator(engine, *sides, settings)
-    lines = [line for line in lines if len(opened.source_tokenizer.encode(line)) < places]  # others are split
-    one, other = ours.translate(lines, beam=1), theirs.translate(lines, beam=1)
-    others = [
-        number for number, pair in enumerate(zip(one, other, strict=True), start=1) if pair[0].tokens != pair[1].tokens
+    numbers, compared = _comparable(lines, sides[0], places)
+    one, other = ours.translate(compared, beam=1), theirs.translate(compared, beam=1)
+    pairs = zip(numbers, one, other, strict=True)
+    others = tuple(number for number, first, second in pairs if first.tokens != second.tokens)
+    # as text, a translation may have more tokens than it was made of
+    told = [
+        (line, found.text) for line, found in zip(compared, one, strict=True) if _fits(found.text, sides[1], places)
     ]
-    texts = [found.text for found in one]
-    scores = zip(ours.score(lines, texts), theirs.score(lines, texts), strict=True)
-    return Verified(len(lines), tuple(others), max((abs(a - b) for a, b in scores), default=0.0))
+    sources, targets = [line for line, _ in told], [text for _, text in told]
+    scores = zip(ours.score(sources, targets), theirs.score(sources, targets), strict=True)
+    return Verified(len(compared), others, max((abs(a - b) for a, b in scores), default=0.0))
+
+
+def _comparable(lines: Sequence[str], tokenizer: Tokenizer, places: int) -> tuple[list[int], list[str]]:
+    """The lines that both read whole, and their numbers.
+
+    Raises:
+        RunError: there is none.
+    """
+    kept = [
+        (number, line) for number, line in enumerate(lines, start=1) if line.strip() and _fits(line, tokenizer, places)
+    ]
+    if not kept:
+        raise RunError(
+            f"none of the {len(lines)} lines can be compared: they are blank, or longer than {places} tokens; give "
+            "others by --lines, or leave it out"
+        )
+    return [number for number, _ in kept], [line for _, line in kept]
+
+
+def _fits(text: str, tokenizer: Tokenizer, places: int) -> bool:
+    return len(tokenizer.encode(text)) < places

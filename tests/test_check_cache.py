@@ -213,6 +213,7 @@ def test_steps_of_one_are_enough_where_a_model_takes_no_more() -> None:
     assert not cache(GPT("not reordered"), ids(), chunks=False)
 
 
+@pytest.mark.slow
 def test_a_long_target_is_drawn_where_it_goes_wrong(unchecked: None) -> None:
     class Late(GPT):
         def forward(self, ids: Tensor, cache: Past | None = None) -> tuple[Tensor, Past]:

@@ -242,6 +242,7 @@ MADE: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]]]
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", [gradients, overfit])
 @pytest.mark.parametrize("name", MADE)
 def test_right_modules_are_not_accused(check: Callable[..., Report], name: str) -> None:
@@ -307,6 +308,7 @@ def test_a_module_that_learns_passes_and_stops_as_soon() -> None:
     assert figure(report, "share right") > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["hidden", "mean"])
 def test_a_module_that_does_not_heed_its_input_is_found(fault: str) -> None:
     report = failed(overfit(Tagger(fault), ids(), learning_rate=0.01))

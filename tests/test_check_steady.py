@@ -237,6 +237,7 @@ RIGHT: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_modules_are_not_accused(name: str) -> None:
     made, inputs = RIGHT[name]

@@ -328,6 +328,7 @@ def test_help_needs_neither_torch_nor_matplotlib() -> None:
     assert out.endswith(b"[]\n")
 
 
+@pytest.mark.slow
 def test_a_reader_who_has_seen_enough_is_no_error(run_folder: Path) -> None:
     given = b"cat\n" * 3000  # two windows and more
     with python("-m", "pellucid", "translate", run_folder, "--beam", 1, "--device", "cpu", given=given) as process:

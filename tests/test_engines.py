@@ -48,6 +48,7 @@ def test_step_t_is_row_t_of_training(norm: str, positions: str) -> None:
         assert torch.isfinite(log_probs[:, END_ID]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi", "t5"])
 def test_the_check_of_batches_finds_nothing(positions: str, precision: Precision) -> None:

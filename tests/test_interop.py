@@ -226,6 +226,7 @@ def by_hand(
     return randomised(nn.Transformer(D, H, custom_encoder=encoder, custom_decoder=other, batch_first=True).double())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder_norm", [None, nn.LayerNorm(D, eps=0.1), nn.LayerNorm(D, bias=False)])
 @pytest.mark.parametrize("decoder_norm", [None, nn.LayerNorm(D, elementwise_affine=False)])
 def test_final_norms_may_be_others_than_the_layers(

@@ -148,6 +148,7 @@ def test_the_loss_of_a_batch_is_that_of_its_real_tokens() -> None:
     assert loss_of(objective, batch).item() == pytest.approx(alone, rel=1e-12)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 5), st.integers(0, 5))
 def test_more_padding_changes_neither_loss_nor_gradients(source: int, target: int) -> None:
     objective, batch = whole(), collate(tiny.examples(7))

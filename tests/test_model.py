@@ -122,6 +122,7 @@ def test_padding_changes_nothing_in_the_encoder(norm: Norm) -> None:
     report.raise_for_failure()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_padding_changes_nothing_in_the_decoder(norm: Norm) -> None:
     source = ids(B, S, VS)
@@ -145,6 +146,7 @@ def test_the_decoder_never_sees_the_source_s_padding(norm: Norm) -> None:
     torch.testing.assert_close(wanted[1:], alone, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_decoder_sees_all_of_the_past_and_none_of_the_future(norm: Norm) -> None:
     stacks, memory, states = network(norm).stacks, torch.randn(B, S, D).double(), torch.randn(B, T, D)

@@ -175,6 +175,7 @@ def test_a_cached_step_is_a_row_of_training(scheme: Scheme, norm: Norm) -> None:
     check.cache(network(norm, scheme), ids(B, S, VS), ids(B, T, VT)).raise_for_failure()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["interleaved", "halves"])
 @pytest.mark.parametrize("scaling", ["linear", "ntk", "yarn"])
 def test_a_cached_step_is_a_row_of_training_where_rotary_is_stretched(scaling: str, layout: str) -> None:
@@ -208,6 +209,7 @@ def test_a_reordered_cache_goes_on_as_its_rows_would(scheme: Scheme, norm: Norm)
 # --- padding and batches --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @both
 @every
 def test_padding_changes_nothing_on_either_side(scheme: Scheme, norm: Norm) -> None:
@@ -221,6 +223,7 @@ def test_padding_changes_nothing_on_either_side(scheme: Scheme, norm: Norm) -> N
     ).raise_for_failure()
 
 
+@pytest.mark.slow
 @both
 @every
 def test_a_sample_is_in_a_batch_what_it_is_alone(scheme: Scheme, norm: Norm) -> None:
@@ -337,6 +340,7 @@ def test_half_precision_is_near(scheme: Scheme) -> None:
         torch.testing.assert_close(found.float(), exact, rtol=0, atol=0.15)
 
 
+@pytest.mark.slow
 @every
 def test_a_handful_of_pairs_is_learned_by_heart(scheme: Scheme) -> None:
     pairs = tiny.examples(5, seed=3)

@@ -70,6 +70,7 @@ def test_it_makes_several_passes_with_dropout_so_that_there_is_something_to_lose
     assert not tiny.equal(keeper.checkpoints[-1].weights, still.checkpoints[-1].weights)
 
 
+@pytest.mark.slow
 def test_resumed_from_any_checkpoint_it_ends_in_the_same_bits() -> None:
     keeper, events = whole()
     assert keeper.steps == [5, 10, 15, 20, 23]
@@ -87,6 +88,7 @@ def test_resumed_from_any_checkpoint_it_ends_in_the_same_bits() -> None:
         assert [facts for _, facts in again.best] == best
 
 
+@pytest.mark.slow
 def test_stopped_after_any_step_it_ends_in_the_same_bits() -> None:
     keeper, events = whole()
     for stop in (1, 4, 22):

@@ -342,6 +342,7 @@ def test_tensorboard_that_is_not_installed_is_told_before_anything_is_done(
 # --- ten pairs by heart -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ten_pairs_are_learned_by_heart_and_greedy_search_gives_them_back(tmp_path: Path) -> None:
     files = tiny.write_text(tmp_path, 10, seed=4)
     events: list[Event] = []

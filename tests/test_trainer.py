@@ -250,6 +250,7 @@ def test_each_seed_has_an_order_and_a_dropout_of_its_own() -> None:
     assert not tiny.equal(keepers[0].checkpoints[0].weights, keepers[1].checkpoints[0].weights)
 
 
+@pytest.mark.slow
 def test_bfloat16_trains_nearly_as_float32_does() -> None:
     finals = []
     for precision in ("float32", "bfloat16"):

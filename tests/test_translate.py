@@ -203,6 +203,7 @@ def test_a_score_is_the_log_probability_over_gnmt_s_normaliser(beam: int) -> Non
             assert best.log_prob < 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beam", [1, 4])
 def test_log_probabilities_are_those_of_the_whole_sentence_at_once(beam: int) -> None:
     model, settings, scored = tiny_run.engine(translator()).model, translator().settings.replace(beam=beam), 0

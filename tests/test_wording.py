@@ -119,7 +119,7 @@ def test_spellings_of_a_long_phrase_are_found_without_a_deep_search() -> None:
     ways = spellings(TOKENIZER, "Wand" * 400)
     assert len(ways) >= 256
     assert len(set(ways)) == len(ways)
-    assert {TOKENIZER.decode(way) for way in ways} == {"Wand" * 400}
+    assert {TOKENIZER.decode(way) for way in ways[::31]} == {"Wand" * 400}
 
 
 def test_a_forbidden_word_s_pieces_are_free_within_a_longer_one() -> None:

@@ -10,18 +10,17 @@ from torch import Tensor
 
 from pellucid.config import BEGIN_ID, END_ID, PAD_ID
 from pellucid.decoding.chances import Drawing
-from pellucid.decoding.exported import PLACES, require_library
+from pellucid.decoding.exported import NATIVE, PLACES, require_library, require_places
 from pellucid.decoding.hypotheses import Hypothesis, length_normaliser
 from pellucid.decoding.rules import Rules
 from pellucid.decoding.wish import Wish
-from pellucid.errors import ConfigError, DecodingError, PositionError, RunError
+from pellucid.errors import ConfigError, DecodingError, RunError
 from pellucid.text.batch import Batch
 from pellucid.text.tokenizer import Tokenizer
 
 __all__ = ["CTranslate2Engine"]
 
 COMPUTE = {None: "default", "float32": "float32", "int8": "int8", "bfloat16": "bfloat16", "auto": "auto"}
-NATIVE = "load the run with the native engine"
 
 
 class CTranslate2Engine:
@@ -143,12 +142,7 @@ class CTranslate2Engine:
         Raises:
             PositionError: a side is longer than the positions that the export knows.
         """
-        longest = max((*batch.source_lengths, *batch.target_lengths), default=0)
-        if longest > self._most_tokens:
-            raise PositionError(
-                f"a sentence of {longest} tokens was given, but the export knows {self._most_tokens} positions; shorten "
-                f"it, or {NATIVE}"
-            )
+        require_places(max((*batch.source_lengths, *batch.target_lengths), default=0), self._most_tokens)
         rows = zip(batch.labels.tolist(), batch.target_lengths, strict=True)
         targets = [[self._target[token] for token in row[: length - 1]] for row, length in rows]
         results = self._translator.score_batch(self._words(batch), targets, max_input_length=0)

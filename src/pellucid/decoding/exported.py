@@ -5,15 +5,18 @@ from pathlib import Path
 from typing import Literal
 
 from pellucid.config import ModelConfig
-from pellucid.errors import InteropError
+from pellucid.errors import InteropError, PositionError
 
-__all__ = ["PLACES", "EngineName", "places_of", "require_library", "written_for"]
+__all__ = ["NATIVE", "PLACES", "EngineName", "places_of", "require_library", "require_places", "written_for"]
 
 EngineName = Literal["native", "ctranslate2", "onnx"]
 """What can translate."""
 
 PLACES = 1024
 """Positions that an export knows, unless the model learned another number of them: exports look them up in tables."""
+
+NATIVE = "load the run with the native engine"
+"""What is told to who asks an export for what it has not."""
 
 FILES: dict[EngineName, str] = {"ctranslate2": "model.bin", "onnx": "encoder.onnx"}
 
@@ -36,3 +39,15 @@ def require_library(module: str, name: str, extra: str) -> None:
     """
     if importlib.util.find_spec(module) is None:
         raise InteropError(f"{name} is not installed; pip install 'pellucid[{extra}]'")
+
+
+def require_places(needed: int, most: int) -> None:
+    """Refuse a sentence of more tokens than an export knows positions.
+
+    Raises:
+        PositionError: it is one.
+    """
+    if needed > most:
+        raise PositionError(
+            f"a sentence of {needed} tokens was given, but the export knows {most} positions; shorten it, or {NATIVE}"
+        )

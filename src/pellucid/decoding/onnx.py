@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pellucid.decoding.exported import PLACES, require_library
+from pellucid.decoding.exported import NATIVE, PLACES, require_library, require_places
 from pellucid.decoding.stepping import SteppingEngine, log_softmax, words_alone
-from pellucid.errors import ConfigError, DecodingError, PositionError, RunError
+from pellucid.errors import ConfigError, DecodingError, RunError
 from pellucid.shapes import Ids, Rows
 from pellucid.text.batch import Batch
 
@@ -88,7 +88,7 @@ class OnnxEngine(SteppingEngine[OnnxState]):
         Raises:
             PositionError: a source is longer than the positions that the export knows.
         """
-        self._require_places(source.shape[1])
+        require_places(source.shape[1], self._most_tokens)
         lengths = np.array(source_lengths, dtype=np.int64)
         [keys_values] = self._encoder.run(None, {"ids": source.numpy(), "lengths": lengths})
         layers, two, heads, head_dim = self._empty
@@ -106,7 +106,7 @@ class OnnxEngine(SteppingEngine[OnnxState]):
 
     def _plain_step(self, ids: Tensor, state: OnnxState) -> tuple[Tensor, OnnxState]:
         """The same with whatever probability padding, unknown and begin have."""
-        self._require_places(state.past.shape[4] + 1)
+        require_places(state.past.shape[4] + 1, self._most_tokens)
         given = {"ids": ids.numpy(), "past": state.past, "source": state.source, "lengths": state.lengths}
         logits, past = self._step.run(None, given)
         return log_softmax(torch.from_numpy(logits)), OnnxState(state.source, state.lengths, past)
@@ -136,13 +136,4 @@ class OnnxEngine(SteppingEngine[OnnxState]):
         Raises:
             DecodingError: always.
         """
-        raise DecodingError(
-            "an export to ONNX does not hand out the attention of its layers; load the run with the native engine"
-        )
-
-    def _require_places(self, needed: int) -> None:
-        if needed > self._most_tokens:
-            raise PositionError(
-                f"a sentence of {needed} tokens was given, but the export knows {self._most_tokens} positions; "
-                "shorten it, or load the run with the native engine"
-            )
+        raise DecodingError(f"an export to ONNX does not hand out the attention of its layers; {NATIVE}")

@@ -177,9 +177,15 @@ def test_an_export_is_compared_on_a_line_at_least(tmp_path: Path) -> None:
         RunError, match="none of the 2 lines can be compared: they are blank, or longer than 1024 tokens"
     ):
         export(run, "ctranslate2", tmp_path / "out", lines=["cat " * 600, " "])
+    with pytest.raises(RunError, match="none of the 0 lines can be compared"):
+        export(run, "ctranslate2", tmp_path / "out", lines=[])
     assert not (tmp_path / "out").exists()
     verified = export(run, "ctranslate2", tmp_path / "out", lines=["", "the cat"])
     assert verified.lines == 1
+    with pytest.raises(
+        RunError, match="out is an export itself, for 'ctranslate2'; give the run that it was made from"
+    ):
+        export(tmp_path / "out", "onnx", tmp_path / "again")
 
 
 def test_lines_longer_than_the_export_s_positions_are_no_reason_to_refuse_it(tmp_path: Path) -> None:

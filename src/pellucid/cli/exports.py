@@ -21,5 +21,5 @@ def export(
     from pellucid.jobs.export import export as job
     from pellucid.text.corpus import read_lines
 
-    verified = job(run, to, out, precision, list(read_lines(lines)) if lines else ())  # type: ignore[arg-type]
+    verified = job(run, to, out, precision, list(read_lines(lines)) if lines else None)  # type: ignore[arg-type]
     typer.echo(f"{out}: {verified}")

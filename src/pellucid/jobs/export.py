@@ -9,7 +9,7 @@ from typing import Literal
 
 from pellucid.decoding import Translator, load
 from pellucid.decoding.ctranslate2 import CTranslate2Engine
-from pellucid.decoding.exported import places_of
+from pellucid.decoding.exported import places_of, written_for
 from pellucid.decoding.onnx import OnnxEngine
 from pellucid.disk import settle
 from pellucid.errors import ConfigError, RunError
@@ -48,7 +48,7 @@ class Verified:
 
 
 def export(
-    run: Path, to: str, out: Path, precision: Literal["float32", "int8"] = "float32", lines: Sequence[str] = ()
+    run: Path, to: str, out: Path, precision: Literal["float32", "int8"] = "float32", lines: Sequence[str] | None = None
 ) -> Verified:
     """Write the best weights of a run for another engine, with tokenizers and settings, in a folder that appears whole.
 
@@ -73,6 +73,8 @@ def export(
     if out.exists():
         raise RunError(f"{out} exists already; choose a new folder")
     opened = Run.open(run)
+    if written_for(run) != "native":
+        raise RunError(f"{run} is an export itself, for '{written_for(run)}'; give the run that it was made from")
     model = Transformer(opened.config.model)
     load_weights(model, opened.weights_file())
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +89,7 @@ def export(
         for name in ("run.toml", "tokenizer.model", "source.model", "target.model"):
             if (run / name).is_file():
                 shutil.copyfile(run / name, made / name)
-        verified = verify(run, made, to, precision, lines or _probes(opened))
+        verified = verify(run, made, to, precision, _probes(opened) if lines is None else lines)
         if precision == "float32" and (verified.others or verified.largest > NEAR):
             raise RunError(f"the export does not say what {run} says ({verified}); report it, and use the run itself")
         settle(made, out)
